@@ -60,7 +60,8 @@ impl Stream {
 
     /// Writes what waits, reads what is there, and hands to `f` what the peer has said by it. What came before the peer hung
     /// up counts, whether or not this side could write. No peer makes this long: more than is due is not taken, each message
-    /// has a greatest length, and of those that are always due only so many are heard at once.
+    /// has a greatest length, and of those that are always due only so many are heard at once. Of a peer that has no room nothing is read
+    /// any more.
     pub(super) fn progress(&mut self, mut f: impl FnMut(Heard)) -> Result<(), StreamEnd> {
         let flushed = self.flush();
         self.receive(&mut f)?;
@@ -81,7 +82,11 @@ impl Stream {
                 Err(error) => return Err(StreamEnd::System(error)),
             }
             while let Some(heard) = self.channel.hear().map_err(StreamEnd::Handshake)? {
+                let is_last = matches!(heard, Heard::Busy(_));
                 f(heard);
+                if is_last {
+                    return Ok(());
+                }
                 count += 1;
                 if count > AT_ONCE {
                     return Err(StreamEnd::Handshake(HandshakeError::Flood));
@@ -109,3 +114,36 @@ impl Stream {
 const AT_ONCE: u32 = 1000;
 /// Bytes that a peer leaves unread at most, beside what the system keeps for it.
 const UNREAD: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cm::channel::Side;
+    use crate::cm::preface::Preface;
+
+    #[test]
+    fn a_peer_that_has_no_room_is_not_listened_to_any_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        // Less than the system keeps, and so all of it is there.
+        let flood = vec![0; 30_000];
+        peer.write_all(&Preface::busy(false, Duration::from_millis(7)).encode()).unwrap();
+        peer.write_all(&flood).unwrap();
+        let mut first = [0];
+        assert_eq!(socket.peek(&mut first).unwrap(), 1);
+        socket.set_nonblocking(true).unwrap();
+        let carrier = Carrier::Tcp(mio::net::TcpStream::from_std(socket));
+        let mut stream = Stream::new(carrier, Channel::new(Side::Caller, None));
+        let mut heard = Vec::new();
+        while heard.is_empty() {
+            stream.progress(|what| heard.push(what)).unwrap();
+        }
+        assert!(matches!(heard[..], [Heard::Busy(wait)] if wait == Duration::from_millis(7)), "{heard:?}");
+        let mut rest = vec![0; flood.len()];
+        assert!(stream.carrier.read(&mut rest).unwrap() > flood.len() / 2, "most of it is still there");
+    }
+}
