@@ -237,6 +237,22 @@ fn a_request_ends_with_its_connection_or_its_deadline_and_a_late_answer_is_nobod
     assert_eq!(pair.a.metrics().requests, 0);
 }
 
+#[test]
+fn whatever_number_a_request_is_declined_with_comes_back() {
+    let mut pair = Pair::new();
+    for why in [0, 1, u16::MAX - 1, u16::MAX] {
+        let asked = pair.a.request(pair.ep_a, HandlerId(1), &b"please"[..]).unwrap();
+        let (_, of_b) = pair.until(|_, b| b.iter().any(|event| matches!(event, Event::Request(_))));
+        let request = of_b.into_iter().find_map(|event| match event {
+            Event::Request(request) => Some(request),
+            _ => None,
+        });
+        pair.b.decline(request.unwrap().reply, why).unwrap();
+        let (of_a, _) = pair.until(|a, _| is_failed(a, asked));
+        assert_eq!(failed(of_a, asked).unwrap().0, OpError::Declined(why));
+    }
+}
+
 // Streams
 
 /// What came of each stream, as text, and how it ended.

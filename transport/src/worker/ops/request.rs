@@ -132,9 +132,10 @@ impl Worker {
     #[expect(clippy::result_large_err, reason = "what was handed in comes back")]
     pub fn decline(&mut self, reply: Reply, why: u16) -> Result<OpId, (SendError, Reply)> {
         let number = self.op();
-        // One more, since 0 says that it is an answer.
+        // One more, since 0 says that it is an answer. The greatest goes as the one below it, with a byte.
         let envelope = response(&reply, why.saturating_add(1));
-        self.submit(number, reply.ep, envelope, bytes::Bytes::new().into()).map_err(|error| (error, reply))
+        let rest: &'static [u8] = if why == u16::MAX { &[1] } else { &[] };
+        self.submit(number, reply.ep, envelope, bytes::Bytes::from_static(rest).into()).map_err(|error| (error, reply))
     }
 
     /// A request came.
@@ -152,7 +153,11 @@ impl Worker {
         let (op, returned) = (OpId::new(call.op, Some(ep)), returned(call));
         self.ready.push_back(match envelope.port.checked_sub(1) {
             None => Event::Response { op, ep, message, returned },
-            Some(why) => Event::Failed { op, ep: Some(ep), error: OpError::Declined(why), returned },
+            Some(why) => {
+                let is_greatest = why == u16::MAX - 1 && !message.is_empty();
+                let why = if is_greatest { u16::MAX } else { why };
+                Event::Failed { op, ep: Some(ep), error: OpError::Declined(why), returned }
+            }
         });
     }
 
