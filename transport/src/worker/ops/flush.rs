@@ -2,6 +2,7 @@
 
 use qpair_verbs::{Local, RemoteSlice, Rkey};
 
+use super::onesided::not_up;
 use crate::worker::Worker;
 use crate::worker::endpoint::{Endpoint, Job, Stage, wr_id};
 use crate::worker::error::OneSidedFailure;
@@ -35,7 +36,7 @@ impl Worker {
     pub fn fence(&mut self, ep: EndpointId) -> Result<(), OneSidedFailure> {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(OneSidedFailure::Closed(ep)) };
         if !endpoint.up {
-            return Err(OneSidedFailure::WouldBlock);
+            return Err(not_up(&endpoint.stage, ep));
         }
         if endpoint.is_of_datagrams() {
             // Messages are all there is, and they come in order.

@@ -143,7 +143,7 @@ impl Worker {
 
 /// Why nothing can be posted on a connection that is not up.
 #[cold]
-fn not_up(stage: &Stage, ep: EndpointId) -> OneSidedFailure {
+pub(super) fn not_up(stage: &Stage, ep: EndpointId) -> OneSidedFailure {
     match stage {
         Stage::Ending { .. } => OneSidedFailure::Closed(ep),
         _ => OneSidedFailure::WouldBlock,
