@@ -362,3 +362,34 @@ fn a_connection_that_ended_is_not_accepted_any_more() {
     };
     run(main, others);
 }
+
+#[test]
+fn atomics_wait_for_room() {
+    let (a, b) = (worker(), worker());
+    let others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let main = async move {
+        let ep = a.connect(address).await.unwrap();
+        b.accept().await;
+        let word = b.with(|worker| worker.domain().alloc(8).unwrap().expose(Access::REMOTE_ATOMIC).unwrap());
+        // Far more than a connection has places for.
+        const COUNT: u64 = 2000;
+        let remote = word.remote(0..8);
+        let mut adds: Vec<_> = (0..COUNT).map(|_| Box::pin(a.fetch_add(ep, remote, 1))).collect();
+        let mut sum = 0;
+        std::future::poll_fn(|context| {
+            adds.retain_mut(|add| match add.as_mut().poll(context) {
+                Poll::Ready(before) => {
+                    sum += before.unwrap();
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if adds.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        assert_eq!(sum, COUNT * (COUNT - 1) / 2);
+        assert_eq!(a.compare_swap(ep, remote, COUNT, 5).await.unwrap(), COUNT);
+    };
+    run(main, others);
+}

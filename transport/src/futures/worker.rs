@@ -196,16 +196,17 @@ impl AsyncWorker {
         }
     }
 
-    /// Adds to 8 bytes of the peer's; what was there before. As [`Worker::fetch_add`].
+    /// Adds to 8 bytes of the peer's; what was there before. As [`Worker::fetch_add`], but while there is no room it waits.
     ///
     /// # Errors
     /// [`Failed`].
     pub async fn fetch_add(&self, ep: EndpointId, remote: impl Into<RemoteMemory>, add: u64) -> Result<u64, Failed> {
-        let op = self.with(|worker| worker.fetch_add(ep, remote, add)).map_err(Failed::bare)?;
+        let remote = remote.into();
+        let op = self.begin_atomic(|worker| worker.fetch_add(ep, remote, add)).await?;
         self.fetched(op).await
     }
 
-    /// Swaps 8 bytes of the peer's; what was there before. As [`Worker::compare_swap`].
+    /// Swaps 8 bytes of the peer's; what was there before. As [`Worker::compare_swap`], but while there is no room it waits.
     ///
     /// # Errors
     /// [`Failed`].
@@ -216,7 +217,8 @@ impl AsyncWorker {
         compare: u64,
         swap: u64,
     ) -> Result<u64, Failed> {
-        let op = self.with(|worker| worker.compare_swap(ep, remote, compare, swap)).map_err(Failed::bare)?;
+        let remote = remote.into();
+        let op = self.begin_atomic(|worker| worker.compare_swap(ep, remote, compare, swap)).await?;
         self.fetched(op).await
     }
 
@@ -284,6 +286,24 @@ impl AsyncWorker {
 
     /// Begins something. If that is refused there is nothing new to poll for: those who try until there is room would keep the
     /// driver from sleeping.
+    /// Begins an operation without memory of its own as soon as there is room.
+    async fn begin_atomic(
+        &self,
+        mut begin: impl FnMut(&mut Worker) -> Result<OpId, OneSidedFailure>,
+    ) -> Result<OpId, Failed> {
+        loop {
+            let polls = self.shared.borrow().polls();
+            match self.attempt(&mut begin) {
+                Ok(op) => return Ok(op),
+                Err(OneSidedFailure::WouldBlock) => {}
+                Err(error) => return Err(Failed::bare(error)),
+            }
+            if !self.polled(polls).await {
+                return Err(Failed::bare(Refused::Stopped));
+            }
+        }
+    }
+
     fn attempt<E>(&self, begin: impl FnOnce(&mut Worker) -> Result<OpId, E>) -> Result<OpId, E> {
         with(&self.shared, |shared| {
             let begun = begin(&mut shared.worker);
