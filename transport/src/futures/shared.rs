@@ -19,7 +19,11 @@ pub(super) struct Shared {
     /// Connections that peers made.
     pub(super) accepted: VecDeque<EndpointId>,
     /// Events that belong to no operation.
-    pub(super) events: VecDeque<Event>,
+    events: VecDeque<Event>,
+    /// How many of them are of connections that are none any more.
+    ends: usize,
+    /// Some of those were dropped, and a warning says so.
+    ends_dropped: bool,
     /// How often the worker was polled, modulo 2^64: there may be room since.
     polls: u64,
     /// Someone waits for room.
@@ -81,6 +85,8 @@ impl Shared {
             by_endpoint: Table::new(),
             accepted: VecDeque::new(),
             events: VecDeque::new(),
+            ends: 0,
+            ends_dropped: false,
             polls: 0,
             crowded: false,
             listening: Slab::new(),
@@ -295,13 +301,44 @@ impl Shared {
                 }
             }
         }
+        self.keep(event);
+    }
+
+    /// Keeps an event for who asks for the next. Of those that strangers make, the oldest are dropped where nobody asks.
+    fn keep(&mut self, event: Event) {
+        if is_end(&event) {
+            self.ends += 1;
+            if self.ends > ENDS {
+                self.drop_end();
+            }
+        }
         self.events.push_back(event);
+    }
+
+    #[cold]
+    fn drop_end(&mut self) {
+        if let Some(oldest) = self.events.iter().position(is_end) {
+            self.events.remove(oldest);
+            self.ends -= 1;
+        }
+        if !std::mem::replace(&mut self.ends_dropped, true) {
+            tracing::warn!(
+                "nobody takes the events of connections that were refused or have ended: the oldest are dropped"
+            );
+        }
+    }
+
+    /// The next event that belongs to no operation.
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.ends -= usize::from(is_end(&event));
+        Some(event)
     }
 
     /// The event of an operation that nobody wants any more. A message is not lost by that.
     fn pass_on(&mut self, event: Event) {
         if matches!(event, Event::Matched { .. } | Event::ReceivedInto { .. }) {
-            self.events.push_back(event);
+            self.keep(event);
             self.stirred = true;
         }
     }
@@ -334,5 +371,44 @@ pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R
     result
 }
 
+/// Whether it is of a connection that is none any more, as many as strangers like.
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::Rejected { .. } | Event::Closed { .. })
+}
+
+/// Events of such connections that are kept.
+const ENDS: usize = 1024;
+
 /// Events at a time, before other tasks have their turn.
 const BATCH: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::ListenerId;
+    use crate::{Config, HandshakeError};
+
+    /// A program that takes connections and messages alone never asks for the others.
+    #[test]
+    fn ends_of_connections_that_nobody_asks_for_are_bounded() {
+        let mut shared = Shared::new(Worker::new(Config::default()).unwrap());
+        let rejected = |port: u16| Event::Rejected {
+            listener: ListenerId(0),
+            peer: ([127, 0, 0, 1], port).into(),
+            error: HandshakeError::HungUp,
+        };
+        for port in 0..3000 {
+            shared.hand_out(rejected(port));
+            if port == 0 {
+                let ep = EndpointId { index: 0, generation: 0 };
+                shared.hand_out(Event::Connected { ep });
+            }
+        }
+        assert!(matches!(shared.next_event(), Some(Event::Connected { .. })), "others stay, and in order");
+        for port in 3000 - ENDS as u16..3000 {
+            let Some(Event::Rejected { peer, .. }) = shared.next_event() else { panic!("{port} is missing") };
+            assert_eq!(peer.port(), port);
+        }
+        assert!(shared.next_event().is_none() && shared.ends == 0);
+    }
+}

@@ -236,9 +236,11 @@ impl AsyncWorker {
 
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
     /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
-    /// connections. Waits for ever once the worker has stopped.
+    /// connections ([`Event::Closed`]), and of those that peers made and that came to nothing ([`Event::Rejected`]). Of the
+    /// last two kinds the newest 1024 are kept, for whoever reaches the port can make them; of the others all. Waits for ever once
+    /// the worker has stopped.
     pub async fn next_event(&self) -> Event {
-        Turn::new(&self.shared, |shared: &mut Shared| shared.events.pop_front()).await
+        Turn::new(&self.shared, Shared::next_event).await
     }
 
     #[cfg(test)]
@@ -284,8 +286,6 @@ impl AsyncWorker {
         }
     }
 
-    /// Begins something. If that is refused there is nothing new to poll for: those who try until there is room would keep the
-    /// driver from sleeping.
     /// Begins an operation without memory of its own as soon as there is room.
     async fn begin_atomic(
         &self,
@@ -304,6 +304,8 @@ impl AsyncWorker {
         }
     }
 
+    /// Begins something. If that is refused there is nothing new to poll for: those who try until there is room would keep the
+    /// driver from sleeping.
     fn attempt<E>(&self, begin: impl FnOnce(&mut Worker) -> Result<OpId, E>) -> Result<OpId, E> {
         with(&self.shared, |shared| {
             let begun = begin(&mut shared.worker);
