@@ -24,7 +24,9 @@ pub enum Armed {
 }
 
 impl Worker {
-    /// The next event, if there is one. Never blocks, and does not allocate once connections and memory are warm.
+    /// The next event, if there is one. Does not allocate once connections and memory are warm, and does not block, but for one
+    /// case: on the software device the handshake with a process of this host asks that for its queue pair, and one that is
+    /// stopped (SIGSTOP) in just that moment keeps the call for up to 5 s.
     ///
     /// # Errors
     /// [`WorkerError`] if the completion queue failed, or the system refuses to poll the sockets.
