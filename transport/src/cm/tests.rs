@@ -19,7 +19,8 @@ const NOW: Duration = SECOND;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn settings() -> Settings {
-    Settings { connect: 100 * SECOND, hello: SECOND, key: None, keepalive: Keepalive::new(SECOND, SECOND), seed: 7 }
+    let keepalive = Keepalive::new(SECOND, SECOND);
+    Settings { connect: 100 * SECOND, guest: 50 * SECOND, hello: SECOND, key: None, keepalive, seed: 7 }
 }
 
 fn context() -> Context {

@@ -44,6 +44,7 @@ pub struct Config {
     pub(crate) keepalive: Duration,
     pub(crate) detection: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) guest_timeout: Option<Duration>,
     pub(crate) hello_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) recovery: Duration,
@@ -97,6 +98,7 @@ impl Default for Config {
             keepalive: Duration::from_millis(500),
             detection: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),
+            guest_timeout: None,
             hello_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
             recovery: Duration::ZERO,
@@ -289,8 +291,8 @@ impl Config {
         self
     }
 
-    /// How long connecting may take (default 5 s), and the rest of a handshake with a peer that has said hello; at least
-    /// 1 ms. [`Duration::MAX`]: for ever.
+    /// How long connecting may take (default 5 s), and the rest of a handshake with a peer that has said hello, unless
+    /// [`guest_timeout`](Config::guest_timeout) says otherwise; at least 1 ms. [`Duration::MAX`]: for ever.
     ///
     /// It begins with [`connect`](crate::Worker::connect), and covers all of it: looking up a name, waiting for a turn (128
     /// handshakes are under way at once; one that takes longer than 250 ms lets the next begin), and coming back to a peer that
@@ -299,6 +301,15 @@ impl Config {
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
+        self
+    }
+
+    /// How long a peer that connects may take from its hello to the end of the handshake (default: as long as
+    /// [`connect_timeout`](Config::connect_timeout); at least 1 ms). So long it has one of the places of
+    /// [`endpoints`](Config::endpoints); one that is busy with something else needs that time, as it goes on when it polls.
+    #[must_use]
+    pub fn guest_timeout(mut self, limit: Duration) -> Self {
+        self.guest_timeout = Some(limit);
         self
     }
 
@@ -360,7 +371,8 @@ impl Config {
         let named = env::var("QPAIR_PATIENCE").ok().and_then(|text| text.trim().parse::<u32>().ok());
         let Some(factor) = named.filter(|factor| (1..=1000).contains(factor)) else { return self };
         let limits = [&mut self.detection, &mut self.connect_timeout, &mut self.hello_timeout, &mut self.close_timeout];
-        limits.into_iter().for_each(|limit| *limit = limit.saturating_mul(factor));
+        let limits = limits.into_iter().chain(&mut self.guest_timeout);
+        limits.for_each(|limit| *limit = limit.saturating_mul(factor));
         self
     }
 
@@ -385,11 +397,17 @@ impl Config {
         range("a keepalive interval in ms", millis(self.keepalive), 1, u64::MAX)?;
         range("a detection time in ms", millis(self.detection), 1, u64::MAX)?;
         range("a connect timeout in ms", millis(self.connect_timeout), 1, u64::MAX)?;
+        range("a guest timeout in ms", millis(self.guest()), 1, u64::MAX)?;
         range("a hello timeout in ms", millis(self.hello_timeout), 1, u64::MAX)?;
         if !self.recovery.is_zero() {
             range("a recovery in ms", millis(self.recovery), 1, u64::MAX)?;
         }
         range("a close timeout in ms", millis(self.close_timeout), 1, u64::MAX)
+    }
+
+    /// From a peer's hello to the end of the handshake.
+    pub(crate) fn guest(&self) -> Duration {
+        self.guest_timeout.unwrap_or(self.connect_timeout)
     }
 
     /// Most completions, and most receives, that can ever wait.

@@ -361,7 +361,9 @@ impl Worker {
         };
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         endpoint.socket = None;
-        let failure = ConnectFailure::TimedOut { address: endpoint.peer, limit: self.config.connect_timeout };
+        let is_guest = matches!(endpoint.stage, Stage::HalfOpen);
+        let limit = if is_guest { self.config.guest() } else { self.config.connect_timeout };
+        let failure = ConnectFailure::TimedOut { address: endpoint.peer, limit };
         self.fail(ep.index as usize, failure.into());
     }
 

@@ -185,6 +185,7 @@ impl Worker {
         let cq = context.create_cq_on(cq, &channel)?;
         let settings = Settings {
             connect: config.connect_timeout,
+            guest: config.guest(),
             hello: config.hello_timeout,
             key,
             keepalive: Keepalive::new(config.keepalive, config.detection),

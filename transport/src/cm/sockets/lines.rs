@@ -76,9 +76,9 @@ impl Sockets {
         }
     }
 
-    /// The peer that connected has said hello: it has as long for the rest as one that is called.
+    /// The peer that connected has said hello: it has its time for the rest.
     pub(crate) fn greeted(&mut self, id: SocketId, now: Duration) {
-        let limit = now.saturating_add(self.settings.connect);
+        let limit = now.saturating_add(self.settings.guest);
         if let Some(State::Talking { role, deadline, .. }) = self.get(id).map(|line| &mut line.state)
             && *role == Role::Stranger
         {

@@ -48,8 +48,10 @@ impl SocketId {
 /// How the connection manager is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// From a call to the end of its handshake, or from a peer's hello.
+    /// From a call to the end of its handshake.
     pub(crate) connect: Duration,
+    /// From a peer's hello to the end of the handshake.
+    pub(crate) guest: Duration,
     /// Until a peer that connected says hello.
     pub(crate) hello: Duration,
     /// Peers must have the same.

@@ -57,19 +57,23 @@ fn a_stranger_has_a_second_to_say_hello_and_costs_no_haste() {
 }
 
 #[test]
-fn who_has_said_hello_has_the_callers_time_and_haste_while_young() {
+fn who_has_said_hello_has_a_time_of_its_own_and_haste_while_young() {
     let (mut sockets, _, address) = listening();
     let (socket, _peer) = guest(&mut sockets, address);
     sockets.greeted(socket, NOW);
     assert!(sockets.is_brisk(NOW));
     assert!(!sockets.is_brisk(NOW + SECOND), "not young any more");
-    sockets.expire(NOW + 99 * SECOND);
+    sockets.expire(NOW + 49 * SECOND);
     assert!(sockets.notices().is_empty());
     sockets.settle(socket);
     assert!(!sockets.is_brisk(NOW), "over");
     assert_eq!(sockets.next_deadline(), None);
     sockets.expire(NOW + 1000 * SECOND);
     assert!(sockets.notices().is_empty());
+    let (slow, _peer) = guest(&mut sockets, address);
+    sockets.greeted(slow, NOW);
+    sockets.expire(NOW + 50 * SECOND);
+    assert!(matches!(sockets.notices()[..], [Notice::TimedOut { socket: late }] if late == slow));
 }
 
 #[test]
