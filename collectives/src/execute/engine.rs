@@ -58,7 +58,7 @@ impl Engine<'_> {
         let mut exec = self.exec(self.runs.len().saturating_sub(1))?;
         exec.resume(straight)?;
         match straight.came.take() {
-            Some(Came::Event(event)) => self.handle(event),
+            Some(Came::Event(event)) => self.handle(event).map(drop),
             Some(Came::Unfit(number)) => Err(exec.inconsistent(number)),
             Some(Came::Broken(error)) => Err(self.broken(&error)),
             None => Ok(()),
@@ -109,7 +109,30 @@ impl Engine<'_> {
     /// `nap`.
     #[inline]
     pub(crate) fn step(&mut self, nap: Duration) -> Outcome<()> {
-        if self.advance()? { Ok(()) } else { self.idle(nap) }
+        if !self.advance()? {
+            return self.idle(nap);
+        }
+        if self.is_due() { self.look_between() } else { Ok(()) }
+    }
+
+    /// Whether it is time for a look at what ends operations, though there is always something to do: what came before a fault
+    /// counts, but others may make things come without end.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.wait.moves = self.wait.moves.wrapping_add(1);
+        self.wait.moves.is_multiple_of(MOVES)
+    }
+
+    #[cold]
+    fn look_between(&mut self) -> Outcome<()> {
+        if self.alarm.is_raised() {
+            return Err(self.raised());
+        }
+        if self.wait.is_over(self.limit) {
+            let place = self.place(None);
+            return Err(self.timed_out(place, self.limit));
+        }
+        self.check_limits()
     }
 
     /// Does what can be done at once, once. False if that was nothing.
@@ -127,17 +150,30 @@ impl Engine<'_> {
         match self.net.worker.poll() {
             // Taken apart at once, for nothing to be copied that was just written.
             Ok(Some(Event::Received { ep, tag, message })) => {
-                self.wait.reset();
-                self.arrived(ep, tag, message)?;
+                let counts = self.arrived(ep, tag, message)?;
+                self.came(counts);
                 Ok(true)
             }
             Ok(Some(event)) => {
-                self.wait.reset();
-                self.handle(event)?;
+                let counts = self.handle(event)?;
+                self.came(counts);
                 Ok(true)
             }
-            Ok(None) => Ok(moved),
+            Ok(None) => {
+                if !self.net.strangers.is_empty() {
+                    self.net.turn_silent_away();
+                }
+                Ok(moved)
+            }
             Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// Something came: the wait is over if an operation counts on it.
+    #[inline]
+    fn came(&mut self, counts: bool) {
+        if counts {
+            self.wait.reset();
         }
     }
 
@@ -198,8 +234,9 @@ impl Engine<'_> {
         self.tell_place();
         match self.net.worker.wait(Some(limit)) {
             Ok(Some(event)) => {
-                self.wait.reset();
-                self.handle(event)
+                let counts = self.handle(event)?;
+                self.came(counts);
+                Ok(())
             }
             Ok(None) => Ok(()),
             Err(error) => Err(self.broken(&error)),
@@ -254,8 +291,9 @@ impl Engine<'_> {
         }
     }
 
+    /// Takes what came. Whether an operation counts on it.
     #[inline]
-    fn handle(&mut self, event: Event) -> Outcome<()> {
+    fn handle(&mut self, event: Event) -> Outcome<bool> {
         match event {
             Event::Received { ep, tag, message } => self.arrived(ep, tag, message),
             Event::Got { op, memory, .. } | Event::Put { op, memory, .. } => {
@@ -267,17 +305,18 @@ impl Engine<'_> {
     }
 
     #[inline]
-    fn transferred(&mut self, op: OpId) -> Outcome<()> {
-        let Some(at) = self.runs.iter().position(|run| run.has_posted(op)) else { return Ok(()) };
+    fn transferred(&mut self, op: OpId) -> Outcome<bool> {
+        let Some(at) = self.runs.iter().position(|run| run.has_posted(op)) else { return Ok(false) };
         let mut exec = self.exec(at)?;
         exec.transferred(op)?;
-        exec.start_ready()
+        exec.start_ready().map(|()| true)
     }
 
     #[cold]
-    fn handle_other(&mut self, event: Event) -> Outcome<()> {
+    fn handle_other(&mut self, event: Event) -> Outcome<bool> {
         match event {
-            Event::Connected { ep } => self.net.connected(ep),
+            Event::Connected { ep } => return Ok(self.net.connected(ep)),
+            Event::Accepted { ep, .. } => self.net.strangers.came(ep),
             Event::Closed { ep, reason } => {
                 if let Some((rank, fault)) = self.net.closed(ep, &reason) {
                     for at in 0..self.runs.len() {
@@ -302,32 +341,32 @@ impl Engine<'_> {
             Event::Rejected { peer, error, .. } => tracing::debug!(%peer, %error, "a connection was not made"),
             _ => {}
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The worker is done with a slot of an operation.
-    fn slot_is_done(&mut self, op: OpId) -> Outcome<()> {
-        let Some(at) = self.runs.iter().position(|run| run.staged.has_posted(op)) else { return Ok(()) };
+    fn slot_is_done(&mut self, op: OpId) -> Outcome<bool> {
+        let Some(at) = self.runs.iter().position(|run| run.staged.has_posted(op)) else { return Ok(false) };
         let mut exec = self.exec(at)?;
         exec.slot_is_done(op)?;
-        exec.start_ready()
+        exec.start_ready().map(|()| true)
     }
 
     /// A peer, or a stranger, offers part of a message. None does so for an operation that this rank has not begun.
-    fn offered(&mut self, ep: EndpointId, tag: Tag, len: u64) -> Outcome<()> {
+    fn offered(&mut self, ep: EndpointId, tag: Tag, len: u64) -> Outcome<bool> {
         let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
         for at in 0..self.runs.len() {
             let mut exec = self.exec(at)?;
             if let Some(slot) = exec.takes(ep, fields) {
-                return exec.offered(slot, (fields, tag), len);
+                return exec.offered(slot, (fields, tag), len).map(|()| true);
             }
         }
         if self.net.is_up(ep, fields.rank) { Err(self.net.differs(fields)) } else { self.foreign(ep) }
     }
 
-    /// Something came from a peer, or from a stranger.
+    /// Something came from a peer, or from a stranger. Whether an operation counts on it.
     #[inline]
-    fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<()> {
+    fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<bool> {
         let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
         if matches!(fields.kind, Kind::Hello | Kind::Announce) {
             return self.introduced(ep, fields, &message);
@@ -336,14 +375,15 @@ impl Engine<'_> {
             let mut exec = self.exec(at)?;
             if let Some(slot) = exec.takes(ep, fields) {
                 exec.deliver(slot, fields, message)?;
-                return exec.start_ready();
+                return exec.start_ready().map(|()| true);
             }
         }
         self.early(ep, fields, message)
     }
 
     #[cold]
-    fn introduced(&mut self, ep: EndpointId, fields: Fields, text: &[u8]) -> Outcome<()> {
+    fn introduced(&mut self, ep: EndpointId, fields: Fields, text: &[u8]) -> Outcome<bool> {
+        let links = self.net.links;
         if fields.kind == Kind::Hello {
             self.net.hello(ep, fields.rank, text);
         } else if !self.net.is_up(ep, fields.rank) {
@@ -358,19 +398,19 @@ impl Engine<'_> {
             }
             self.net.announced(fields.rank, fields.plan, text)?;
         }
-        Ok(())
+        Ok(self.net.links != links)
     }
 
     /// Something came for no operation under way: for one that this rank has not begun, or of a peer that does something
     /// else.
-    fn early(&mut self, ep: EndpointId, fields: Fields, contents: Message) -> Outcome<()> {
+    fn early(&mut self, ep: EndpointId, fields: Fields, contents: Message) -> Outcome<bool> {
         if !self.net.is_up(ep, fields.rank) {
             self.net.turn_away(ep);
-            return Ok(());
+            return Ok(false);
         }
         if self.net.is_to_come(fields.rank, fields.sequence) {
             self.net.stash.push(Early { fields, contents });
-            return Ok(());
+            return Ok(true);
         }
         Err(self.net.differs(fields))
     }
@@ -390,7 +430,7 @@ impl Engine<'_> {
 
     /// Something came that no rank of this release sends.
     #[cold]
-    fn foreign(&mut self, ep: EndpointId) -> Outcome<()> {
+    fn foreign(&mut self, ep: EndpointId) -> Outcome<bool> {
         match self.net.rank_of(ep) {
             Some(rank) => {
                 let reason = "it sent what no rank of this release sends: use one release for all ranks".into();
@@ -398,7 +438,7 @@ impl Engine<'_> {
             }
             None => {
                 self.net.turn_away(ep);
-                Ok(())
+                Ok(false)
             }
         }
     }
@@ -435,6 +475,9 @@ impl Engine<'_> {
 fn no_operation(me: u32) -> Box<Fault> {
     Box::new(Fault::Failed { rank: me, reason: "there is no operation".into() })
 }
+
+/// Between two looks at what ends operations, for a rank that always has something to do: some milliseconds.
+const MOVES: u32 = 1 << 14;
 
 /// How long what a rank sent before it left may be on its way: as long as its worker waits for that.
 const ON_THE_WAY: Duration = Duration::from_secs(6);

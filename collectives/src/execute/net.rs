@@ -11,14 +11,15 @@ use qpair_verbs::{Device, Gpu, LinkLayer, MemoryError, PortAttributes, Protectio
 
 use super::call::Call;
 use super::compile::Compiled;
+use super::numbers::Stream;
 use super::slots::Slots;
 use super::stash::Stash;
+use super::strangers::Strangers;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::{Listening, Staging};
 use crate::cost::{EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
-use crate::plan::Collective;
 use crate::trace::Recorder;
 
 /// This rank's connections.
@@ -44,6 +45,7 @@ pub(crate) struct Net {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// What came for operations that this rank has not begun.
     pub(super) stash: Stash,
+    pub(super) strangers: Strangers,
     /// By which messages of GPUs go whose memory a device does not reach.
     pub(super) slots: Slots,
 }
@@ -56,47 +58,8 @@ pub(super) struct Peer {
     /// What its plan numbers stand for.
     calls: Vec<Option<Call>>,
     /// The operations with it: collectives, transfers to the higher of the two ranks, and to the lower.
-    streams: [Stream; 3],
+    pub(super) streams: [Stream; 3],
 }
-
-/// Operations with a peer of which one comes after the other. Both number them alike.
-#[derive(Debug, Clone, Copy)]
-struct Stream {
-    /// How many this rank has begun.
-    begun: u64,
-    /// What the last of them were, by number.
-    past: [Option<Call>; PAST],
-}
-
-/// Which operation with a peer it is, in full. A message carries 16 bits of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number {
-    stream: u8,
-    pub(super) number: u64,
-}
-
-impl Number {
-    /// What messages carry of it: two bits of the stream, and the rest of the number.
-    #[inline]
-    pub(super) fn sequence(self) -> u16 {
-        u16::from(self.stream) << NUMBER_BITS | (self.number as u16 & NUMBER_MASK)
-    }
-}
-
-const NUMBER_BITS: u32 = 14;
-const NUMBER_MASK: u16 = (1 << NUMBER_BITS) - 1;
-
-/// Which of a peer's streams an operation belongs to.
-#[inline]
-pub(super) fn stream(collective: Collective) -> u8 {
-    match collective {
-        Collective::Transfer { from, to } => 1 + u8::from(from > to),
-        _ => 0,
-    }
-}
-
-/// Operations with a peer that are remembered, to tell what a late message was for.
-const PAST: usize = 4;
 
 /// How far the connection to a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +86,8 @@ pub(crate) struct NetSettings {
     pub(crate) piece: usize,
     /// Reads that may be under way.
     pub(crate) gets: u32,
+    /// How long who connects may take to say who it is.
+    pub(crate) hello: Duration,
 }
 
 impl Default for NetSettings {
@@ -138,12 +103,8 @@ impl NetSettings {
         let (eager, by_software, gets) =
             if several { (EAGER_BETWEEN, EAGER_BY_SOFTWARE, GETS_BETWEEN) } else { (2 * EAGER, 2 * EAGER, 1) };
         let (eager, eager_by_software) = (eager as usize, by_software as usize);
-        NetSettings { eager, eager_by_software, window: 32, piece: 1 << 30, gets }
+        NetSettings { eager, eager_by_software, window: 32, piece: 1 << 30, gets, hello: HELLO }
     }
-}
-
-impl Stream {
-    const NEW: Stream = Stream { begun: 0, past: [None; PAST] };
 }
 
 impl Net {
@@ -171,14 +132,15 @@ impl Net {
         let config = config
             .eager_limit(eager)
             .window(window)
-            .endpoints(ranks.max(2) as usize)
+            .endpoints(ranks as usize + SPARE)
             .unmatched(Unmatched::HoldLong)
             // A peer answers when it comes to its next operation; how long to wait for that is decided here.
             .connect_timeout(FOREVER)
+            .guest_timeout(GUESTS)
             .patience(0, 0);
         let mut worker = Worker::new(config)?;
         let listener = worker.listen((ip, 0))?;
-        let stash = Stash::new(64 * ranks as usize);
+        let (stash, strangers) = (Stash::new(64 * ranks as usize), Strangers::new(settings.hello));
         let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
         let slots = Slots::new(asked, worker.through(), worker.domain());
         Ok(Net {
@@ -195,6 +157,7 @@ impl Net {
             near,
             recorder: None,
             stash,
+            strangers,
             slots,
         })
     }
@@ -329,12 +292,12 @@ impl Net {
         Ok(())
     }
 
-    /// A connection of this side is up.
-    pub(super) fn connected(&mut self, ep: EndpointId) {
-        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.link == Link::Dialing(ep)) {
-            peer.link = Link::Up(ep);
-            self.links += 1;
-        }
+    /// A connection of this side is up. False if it is none any more.
+    pub(super) fn connected(&mut self, ep: EndpointId) -> bool {
+        let Some(peer) = self.peers.iter_mut().find(|peer| peer.link == Link::Dialing(ep)) else { return false };
+        peer.link = Link::Up(ep);
+        self.links += 1;
+        true
     }
 
     /// A peer that connected says who it is. One that does not belong here is turned away.
@@ -344,6 +307,7 @@ impl Net {
             Some(peer) if expected && peer.link == Link::None => {
                 peer.link = Link::Up(ep);
                 self.links += 1;
+                self.strangers.forget(ep);
             }
             _ => self.turn_away(ep),
         }
@@ -353,6 +317,7 @@ impl Net {
     #[cold]
     pub(super) fn turn_away(&mut self, ep: EndpointId) {
         tracing::warn!(?ep, "a connection that is not for this communicator is ended");
+        self.strangers.forget(ep);
         self.worker.abort(ep);
     }
 
@@ -377,42 +342,6 @@ impl Net {
         self.peers.get(rank as usize).is_some_and(|peer| peer.link == Link::Up(ep))
     }
 
-    /// Begins an operation with a peer. Gives its number.
-    #[inline]
-    pub(super) fn enlist(&mut self, rank: u32, call: Call) -> Number {
-        let stream = stream(call.collective);
-        let Stream { begun, past } = &mut self.peers[rank as usize].streams[usize::from(stream)];
-        let number = *begun;
-        past[number as usize % PAST] = Some(call);
-        *begun += 1;
-        Number { stream, number }
-    }
-
-    fn stream(&self, rank: u32, sequence: u16) -> Option<&Stream> {
-        self.peers.get(rank as usize)?.streams.get(usize::from(sequence >> NUMBER_BITS))
-    }
-
-    /// The number of the operation with a peer that a message is for: the closest to the next of its stream.
-    pub(super) fn number(&self, rank: u32, sequence: u16) -> u64 {
-        let next = self.stream(rank, sequence).map_or(0, |stream| stream.begun);
-        let unused = u16::BITS - NUMBER_BITS;
-        let ahead = (sequence.wrapping_sub(next as u16) << unused) as i16 >> unused;
-        next.wrapping_add_signed(ahead.into())
-    }
-
-    /// Whether that is one that this rank has not begun.
-    pub(super) fn is_to_come(&self, rank: u32, sequence: u16) -> bool {
-        self.stream(rank, sequence).is_some_and(|stream| self.number(rank, sequence) >= stream.begun)
-    }
-
-    /// What that operation was, if it was one of the last of its stream.
-    pub(super) fn past(&self, rank: u32, sequence: u16) -> Option<Call> {
-        let stream = self.stream(rank, sequence)?;
-        let number = self.number(rank, sequence);
-        let recent = number < stream.begun && stream.begun - number <= PAST as u64;
-        if recent { stream.past[number as usize % PAST] } else { None }
-    }
-
     /// What a peer's plan number stands for.
     pub(super) fn call(&self, rank: u32, plan: u16) -> Option<&Call> {
         self.peers.get(rank as usize)?.calls.get(plan as usize)?.as_ref()
@@ -426,6 +355,7 @@ impl Net {
 
     /// A connection ended. Gives the rank, and the fault that it is if that rank is needed.
     pub(super) fn closed(&mut self, ep: EndpointId, reason: &CloseReason) -> Option<(u32, Box<Fault>)> {
+        self.strangers.forget(ep);
         let rank = self.rank_of(ep)?;
         let peer = &mut self.peers[rank as usize];
         tracing::debug!(rank, %reason, "a connection ended");
@@ -498,3 +428,11 @@ fn ended(rank: u32, left: bool) -> Box<Fault> {
 const STAGING: &str = "QPAIR_GPU_STAGING";
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 const FAREWELL_POLLS: u32 = 64;
+
+/// Connections beside those of the other ranks: of strangers, until they are turned away.
+const SPARE: usize = 8;
+/// How long a peer that has connected may take to say who it is: ranks do so right after.
+const HELLO: Duration = Duration::from_secs(10);
+/// How long a connection may be half made. A rank that comes to no call in between, as it computes, needs that long; a stranger that
+/// stops there keeps a place for as long.
+const GUESTS: Duration = Duration::from_secs(300);

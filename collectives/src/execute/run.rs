@@ -11,7 +11,7 @@ use super::block::Block;
 use super::compile::{Compiled, Span};
 use super::engine::Runs;
 use super::memory::Memory;
-use super::net::Number;
+use super::numbers::Number;
 use super::reach::Reach;
 use super::staged::Staged;
 use super::tag::Kind;

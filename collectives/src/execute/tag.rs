@@ -10,7 +10,7 @@ pub(super) struct Fields {
     pub(super) rank: u32,
     /// The sender's number of its plan, which an [`Announce`](Kind::Announce) has told.
     pub(super) plan: u16,
-    /// What a message carries of the operation's number, see [`Number`](super::net::Number).
+    /// What a message carries of the operation's number, see [`Number`](super::numbers::Number).
     pub(super) sequence: u16,
     /// Which message of the plan it is, among those between the two ranks in this direction.
     pub(super) message: u32,

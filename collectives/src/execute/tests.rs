@@ -1,6 +1,7 @@
 //! Ranks that say what they should not, played by hand against one that is real; and ranks with little room for messages.
 
 mod straight;
+mod strangers;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -37,7 +38,11 @@ fn real() -> (Communicator, SocketAddr) {
 }
 
 fn real_among(members: Vec<Member>) -> (Communicator, SocketAddr) {
-    let mut net = Net::new(1, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Near::software()).unwrap();
+    real_with(members, NetSettings::default())
+}
+
+fn real_with(members: Vec<Member>, settings: NetSettings) -> (Communicator, SocketAddr) {
+    let mut net = Net::new(1, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), settings, Near::software()).unwrap();
     let address = net.address();
     // It never connects to rank 0, which is below it.
     net.meet([address; 2].into_iter(), TOKEN);

@@ -44,6 +44,8 @@ impl TimeLimit {
 pub(crate) struct Wait {
     polls: u32,
     since: Option<Instant>,
+    /// How often there was something to do.
+    pub(super) moves: u32,
     /// Whether others were told where this rank waits.
     pub(crate) told: bool,
     /// A rank that left before it connected to this one, and since when it is waited for all the same.
@@ -113,6 +115,15 @@ impl Wait {
         self.polls < patience.spins + BRIEF && self.pause(patience, Duration::MAX) == Pause::Poll
     }
 
+    /// Whether nothing has happened for so long, as far as it was looked.
+    pub(super) fn is_over(&mut self, limit: Duration) -> bool {
+        self.waited() >= limit
+    }
+
+    fn waited(&mut self) -> Duration {
+        self.since.get_or_insert_with(Instant::now).elapsed()
+    }
+
     #[cold]
     fn give_way(&mut self, patience: Patience, limit: Duration) -> Pause {
         if self.polls < patience.spins + patience.yields {
@@ -125,13 +136,7 @@ impl Wait {
             // Where cores are shared by many, it may be seconds before it sleeps.
             return if self.polls == patience.spins + TELL { Pause::Tell } else { Pause::Poll };
         }
-        let waited = match self.since {
-            Some(since) => since.elapsed(),
-            None => {
-                self.since = Some(Instant::now());
-                Duration::ZERO
-            }
-        };
+        let waited = self.waited();
         if waited >= limit { Pause::Over } else { Pause::Sleep(NAP.min(limit - waited)) }
     }
 }

@@ -162,10 +162,10 @@ impl Core {
             if self.runs.is_empty() {
                 return;
             }
-            match self.engine().and_then(|mut engine| engine.advance()) {
-                Ok(advanced) => {
+            match self.engine().and_then(|mut engine| Ok(engine.advance()? && !engine.is_due())) {
+                Ok(goes_on) => {
                     self.keep_complete();
-                    if !advanced {
+                    if !goes_on {
                         self.look_up();
                         return;
                     }

@@ -1,0 +1,86 @@
+//! Which operation with a peer it is: both number alike what they do with each other.
+
+use super::call::Call;
+use super::net::Net;
+use crate::plan::Collective;
+
+/// Operations with a peer of which one comes after the other. Both number them alike.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stream {
+    /// How many this rank has begun.
+    begun: u64,
+    /// What the last of them were, by number.
+    past: [Option<Call>; PAST],
+}
+
+/// Which operation with a peer it is, in full. A message carries 16 bits of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    stream: u8,
+    pub(super) number: u64,
+}
+
+impl Number {
+    /// What messages carry of it: two bits of the stream, and the rest of the number.
+    #[inline]
+    pub(super) fn sequence(self) -> u16 {
+        u16::from(self.stream) << NUMBER_BITS | (self.number as u16 & NUMBER_MASK)
+    }
+}
+
+const NUMBER_BITS: u32 = 14;
+const NUMBER_MASK: u16 = (1 << NUMBER_BITS) - 1;
+
+/// Which of a peer's streams an operation belongs to.
+#[inline]
+pub(super) fn stream(collective: Collective) -> u8 {
+    match collective {
+        Collective::Transfer { from, to } => 1 + u8::from(from > to),
+        _ => 0,
+    }
+}
+
+/// Operations with a peer that are remembered, to tell what a late message was for.
+const PAST: usize = 4;
+
+impl Stream {
+    pub(super) const NEW: Stream = Stream { begun: 0, past: [None; PAST] };
+}
+
+impl Net {
+    /// Begins an operation with a peer. Gives its number.
+    #[inline]
+    pub(super) fn enlist(&mut self, rank: u32, call: Call) -> Number {
+        let stream = stream(call.collective);
+        let Stream { begun, past } = &mut self.peers[rank as usize].streams[usize::from(stream)];
+        let number = *begun;
+        past[number as usize % PAST] = Some(call);
+        *begun += 1;
+        Number { stream, number }
+    }
+
+    fn stream(&self, rank: u32, sequence: u16) -> Option<&Stream> {
+        self.peers.get(rank as usize)?.streams.get(usize::from(sequence >> NUMBER_BITS))
+    }
+
+    /// The number of the operation with a peer that a message is for: the closest to the next of its stream.
+    pub(super) fn number(&self, rank: u32, sequence: u16) -> u64 {
+        let next = self.stream(rank, sequence).map_or(0, |stream| stream.begun);
+        let unused = u16::BITS - NUMBER_BITS;
+        let ahead = (sequence.wrapping_sub(next as u16) << unused) as i16 >> unused;
+        next.wrapping_add_signed(ahead.into())
+    }
+
+    /// Whether that is one that this rank has not begun.
+    pub(super) fn is_to_come(&self, rank: u32, sequence: u16) -> bool {
+        self.stream(rank, sequence).is_some_and(|stream| self.number(rank, sequence) >= stream.begun)
+    }
+
+    /// What that operation was, if it was one of the last of its stream.
+    pub(super) fn past(&self, rank: u32, sequence: u16) -> Option<Call> {
+        let stream = self.stream(rank, sequence)?;
+        let number = self.number(rank, sequence);
+        let recent = number < stream.begun && stream.begun - number <= PAST as u64;
+        if recent { stream.past[number as usize % PAST] } else { None }
+    }
+}
