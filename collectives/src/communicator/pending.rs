@@ -113,7 +113,7 @@ impl Communicator {
     /// is received does not wait for what is sent, however many sends are started before it.
     ///
     /// They go on within calls of this communicator alone. Who waits in another meanwhile may keep ranks waiting that wait for
-    /// these: see [`split`](Self::split#several-at-once).
+    /// these: see [`split`](Self::split).
     ///
     /// ```
     /// # use qpair_collectives::{Communicator, ReduceOp};

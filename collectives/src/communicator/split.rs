@@ -14,7 +14,6 @@ impl Communicator {
     /// The new one is independent: it has connections of its own, may be moved to another thread, and has operations under
     /// way beside those of this one; neither's messages or errors reach the other.
     ///
-    /// # Several at once
     /// A call of one communicator moves its own operations on, and none of another's. So, with `a` and `b` of the same ranks, they
     /// wait for each other until time is over where one calls `let p = b.start().all_reduce(..)?; a.barrier()?; p.wait()?` and
     /// another `b.all_reduce(..)?; a.barrier()?`: the first waits in `a` for the second, which waits in `b` for the first. It does
@@ -109,7 +108,7 @@ impl Communicator {
     }
 
     /// A communicator of the same ranks, for another thread or library. All ranks call it. Who uses both in one thread has to
-    /// [wait in one order](Self::split#several-at-once).
+    /// [wait in one order](Self::split).
     ///
     /// # Errors
     /// As [`split`](Self::split).
