@@ -13,12 +13,12 @@ use super::buffer::CommBuffer;
 use super::core::Core;
 use super::explain::Explanation;
 use super::location::{Location, OnGpu};
-use super::seats::{patience, seats};
+use super::seats::{core_mates, patience, seats};
 use crate::algorithms::Algorithm;
 use crate::bootstrap::{Environment, Member, Watch};
 use crate::cost::{CostModel, ModelError};
 use crate::error::{BootstrapError, CollectiveError};
-use crate::execute::{Key, Net, OwnPlan};
+use crate::execute::{Key, Net, OwnPlan, Straight};
 use crate::fault::Fault;
 use crate::machine::{Known, Origin};
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
@@ -122,12 +122,12 @@ impl Communicator {
     pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, members: Vec<Member>, cost: Known) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (rank, size) = (net.me, net.ranks());
-        let patience = patience(rank, &members);
+        let waits = (patience(rank, &members), Straight::beside(core_mates(rank, &members)));
         let seats = seats(&members);
         let cost = cost.with_gpu_islands(members.iter().filter_map(|rank| rank.whereabouts.gpu_island?.outside));
         let (ip, near) = (net.address().ip(), net.near().clone());
         Communicator {
-            core: RefCell::new(Core::new(net, watch, patience, seats, cost)),
+            core: RefCell::new(Core::new(net, watch, waits, seats, cost)),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,

