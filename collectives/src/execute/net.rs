@@ -433,6 +433,6 @@ const FAREWELL_POLLS: u32 = 64;
 const SPARE: usize = 8;
 /// How long a peer that has connected may take to say who it is: ranks do so right after.
 const HELLO: Duration = Duration::from_secs(10);
-/// How long a connection may be half made. A rank that comes to no call in between, as it computes, needs that long; a stranger that
-/// stops there keeps a place for as long.
-const GUESTS: Duration = Duration::from_secs(300);
+/// How long a connection may be half made. A rank that comes to no call in between, as it computes, needs that long, and to end it
+/// ends the communicator; a stranger that stops there keeps one of the places beside the ranks' for as long.
+const GUESTS: Duration = Duration::from_secs(3600);

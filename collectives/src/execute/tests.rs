@@ -61,19 +61,24 @@ struct Forger {
 
 impl Forger {
     fn new(address: SocketAddr) -> Forger {
+        Forger::saying(address, |_| {})
+    }
+
+    /// One that says something as soon as it is connected.
+    fn saying(address: SocketAddr, say: impl FnOnce(&mut Forger)) -> Forger {
         let config =
             Config::default().eager_limit(NetSettings::default().eager).endpoints(2).unmatched(Unmatched::HoldLong);
         let mut worker = Worker::new(config).unwrap();
         let ep = worker.connect(address).unwrap();
         let mut forger = Forger { worker, ep, rank: 0 };
+        say(&mut forger);
         forger.until(|event| matches!(event, Event::Connected { .. }).then_some(()));
         forger
     }
 
     /// One that has said that it is rank 0, and what it calls.
     fn rank_0(address: SocketAddr, key: Key) -> Forger {
-        let mut forger = Forger::new(address);
-        forger.say(Kind::Hello, 0, &TOKEN.to_le_bytes());
+        let mut forger = Forger::saying(address, |forger| forger.say(Kind::Hello, 0, &TOKEN.to_le_bytes()));
         forger.announce(key);
         forger
     }

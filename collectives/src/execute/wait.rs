@@ -95,9 +95,9 @@ impl Patience {
 }
 
 impl Wait {
-    /// Something happened.
+    /// Something happened, or a wait begins.
     #[inline]
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.polls = 0;
         self.since = None;
     }

@@ -196,6 +196,7 @@ impl Core {
 
     /// Runs operations until that one is done.
     pub(super) fn wait_for(&mut self, ticket: Ticket) -> Ended {
+        self.wait.reset();
         loop {
             if let Some(ended) = self.take_done(ticket) {
                 return ended;
@@ -227,6 +228,7 @@ impl Core {
 
     /// Runs what was started to its end.
     pub(super) fn run_all(&mut self) {
+        self.wait.reset();
         loop {
             self.start_waiting();
             if !self.queue.is_empty() {
