@@ -102,7 +102,7 @@ impl Context {
     /// Creates a completion queue for `depth` completions.
     ///
     /// # Errors
-    /// [`CreateError`] if the depth is not possible or the system refuses an event descriptor.
+    /// [`CreateError`] if the depth is not possible or the system refuses descriptors.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, CreateError> {
         match &self.provider {
             Provider::Soft(node) => CompletionQueue::soft(node.home(), depth, None),

@@ -266,7 +266,7 @@ impl CompletionChannel {
 const FOREIGN_CHANNEL: CreateError = CreateError::ForeignObject { what: "the completion channel" };
 
 fn no_descriptor(source: io::Error) -> CreateError {
-    CreateError::System { what: "create an event descriptor", source }
+    CreateError::System { what: "create the descriptors that a sleeper is woken by", source }
 }
 
 impl AsRawFd for CompletionChannel {

@@ -6,7 +6,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create, seek,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -129,12 +131,14 @@ impl Segment {
         Ok(unsafe { madvise(self.base.as_ptr().cast(), len.min(self.len), Advice::LinuxPopulateWrite) }?)
     }
 
-    /// The same for a mapping of a peer's memory, whose pages the peer has made present: for as many bytes as the system says
-    /// are there, so that none are made for it, and no more than `limit`. Best effort; for how many it was tried.
+    /// The same for a mapping of a peer's memory, whose pages the peer has made present: up to the first hole, so that none are
+    /// made for it, and no more than `limit`. Best effort; for how many bytes it was tried.
     pub(crate) fn populate_present(&self, limit: usize) -> usize {
         let blocks = fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
         let present = usize::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK);
-        let len = self.len.min(limit).min(present);
+        // Where the system knows no holes it tells the end.
+        let hole = seek(&self.fd, SeekFrom::Hole(0)).map_or(0, |hole| usize::try_from(hole).unwrap_or(0));
+        let len = self.len.min(limit).min(present).min(hole);
         if len > 0
             && let Err(error) = self.populate(len)
         {

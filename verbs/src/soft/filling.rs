@@ -17,6 +17,8 @@ pub(crate) struct Filling {
     retired: AtomicU32,
     /// Whether anybody marks: else the owner looks at none.
     is_used: AtomicBool,
+    /// Whether the owner is known to have seen that.
+    is_allowed: AtomicBool,
 }
 
 impl Filling {
@@ -24,23 +26,26 @@ impl Filling {
     pub(crate) fn new(count: u32) -> Self {
         let marks = (0..count).map(|_| AtomicU64::new(0)).collect();
         // Without the system's barrier the owner would have to look for each receive whether anybody has begun to mark.
-        Filling { marks, retired: AtomicU32::new(0), is_used: AtomicBool::new(!barrier::registered()) }
+        let always = !barrier::registered();
+        let (is_used, is_allowed) = (AtomicBool::new(always), AtomicBool::new(always));
+        Filling { marks, retired: AtomicU32::new(0), is_used, is_allowed }
     }
 
     /// From now on receives may be marked.
     pub(crate) fn allow(&self) {
-        if !self.is_used.load(Ordering::Relaxed) {
+        if !self.is_allowed.load(Ordering::Acquire) {
             self.is_used.store(true, Ordering::Relaxed);
             barrier::heavy();
+            self.is_allowed.store(true, Ordering::Release);
         }
     }
 
-    /// Marks a posted receive. False if it is taken, or marked: then nothing may be written to it. Once that is
-    /// [allowed](Filling::allow).
+    /// Marks a posted receive. False if it, or one that has its place after it, is taken or marked: then nothing may be written
+    /// to it. Once that is [allowed](Filling::allow).
     #[inline]
     pub(super) fn begin(&self, index: u32) -> bool {
-        let taken = TAKEN | u64::from(index);
-        let marked = |mark| (mark & FILLING == 0 && mark != taken).then_some(FILLING | u64::from(index));
+        let is_taken = |mark| mark & TAKEN != 0 && (mark as u32).wrapping_sub(index) < u32::MAX / 2;
+        let marked = |mark| (mark & FILLING == 0 && !is_taken(mark)).then_some(FILLING | u64::from(index));
         if self.at(index).fetch_update(Ordering::SeqCst, Ordering::Relaxed, marked).is_err() {
             return false;
         }
@@ -116,6 +121,8 @@ mod tests {
         filling.allow();
         assert!(filling.begin(1) && !filling.begin(1) && !filling.take(1));
         assert!(filling.take(2) && !filling.begin(2));
+        // What had the place before is taken too, and its claim does not take that mark away.
+        assert!(!filling.begin(2_u32.wrapping_sub(4)) && !filling.begin(2));
         // Its place has another life, which began while somebody is at it only if that is a lie.
         assert!(filling.begin(2 + 4) && !filling.begin(1 + 4) && !filling.take(1 + 4));
         filling.end(1);
@@ -156,7 +163,8 @@ mod model {
     fn owner_and_filler_never_meet() {
         loom::model(|| {
             let marks = Box::new([AtomicU64::new(0)]);
-            let filling = Arc::new(Filling { marks, retired: AtomicU32::new(0), is_used: AtomicBool::new(true) });
+            let [is_used, is_allowed] = [true, true].map(AtomicBool::new);
+            let filling = Arc::new(Filling { marks, retired: AtomicU32::new(0), is_used, is_allowed });
             let shared = loom::sync::Arc::new(UnsafeCell::new(0u32));
             let (theirs, memory) = (filling.clone(), shared.clone());
             let filler = thread::spawn(move || {

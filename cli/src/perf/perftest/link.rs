@@ -197,7 +197,6 @@ impl Link {
     }
 }
 
-/// A host that is gone without a word is found out within a minute, also where nothing is due.
 /// Which of the two a socket's time limit gives is up to the system.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)

@@ -230,9 +230,13 @@ mod tests {
 
     /// Memory of a peer of which `present` bytes are there, installed as that arena.
     fn install(arenas: &PeerArenas, arena: u32, present: usize) -> Segment {
+        install_from(arenas, arena, 0..present)
+    }
+
+    fn install_from(arenas: &PeerArenas, arena: u32, present: std::ops::Range<usize>) -> Segment {
         let theirs = Segment::create("t", LEN, Writers::Peers).unwrap();
         // SAFETY: the bytes are this test's, and within the segment.
-        unsafe { theirs.base().write_bytes(7, present) };
+        unsafe { theirs.base().add(present.start).write_bytes(7, present.len()) };
         assert!(matches!(arenas.ask(arena, || true), Reach::Pending));
         arenas.install(arena, LEN as u64, Some(theirs.fd().try_clone_to_owned().unwrap()));
         assert!(matches!(arenas.find(arena, 0, LEN as u64), Some(Reach::Mapped(..))));
@@ -248,6 +252,9 @@ mod tests {
         let part = install(&arenas, 2, LEN / 2);
         assert_eq!(fstat(part.fd()).unwrap().st_blocks as usize * 512, LEN / 2);
         assert_eq!(arenas.left.load(Ordering::Relaxed), POPULATE_ALL - LEN / 2);
+        // Pages behind a hole are left.
+        let end = install_from(&arenas, 3, LEN / 2..LEN);
+        assert_eq!(fstat(end.fd()).unwrap().st_blocks as usize * 512, LEN / 2);
     }
 
     #[test]

@@ -452,7 +452,9 @@ mod tests {
             let turns = lock(&handler.turns);
             turns.len() == 2 && turns.values().all(|&count| count > 10)
         };
+        let start = Instant::now();
         while !had_turns() {
+            assert!(start.elapsed() < Duration::from_secs(60), "they have no turns");
             std::thread::yield_now();
         }
         control.close();
