@@ -127,7 +127,11 @@ impl SoftCq {
         let slept = self.sleep_armed(limit);
         match before {
             Some(call) => self.shared.arming().arm(call),
-            None => self.shared.arming().disarm(),
+            // What came between arming and looking has rung for nobody.
+            None => {
+                self.shared.arming().disarm();
+                self.bell().clear();
+            }
         }
         slept
     }

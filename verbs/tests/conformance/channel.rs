@@ -21,6 +21,7 @@ one_sided! {
     one_channel_serves_two_queues,
     waiting_for_one_queue_leaves_the_events_of_another,
     queues_that_did_not_ring_stay_armed,
+    a_sleep_leaves_no_event_behind,
     a_dropped_queue_rings_no_more,
     a_dropped_queue_leaves_the_events_of_another,
     waiting_ends_in_time,
@@ -241,6 +242,16 @@ fn waiting_for_one_queue_leaves_the_events_of_another(env: &Env) {
     shared.channel.clear();
     assert!(!shared.rings());
     drop(take(&mut shared.queues[1]));
+}
+
+/// What a queue is armed for while it is waited for is over then, whenever the completion came.
+fn a_sleep_leaves_no_event_behind(env: &Env) {
+    let mut shared = Shared::new(env);
+    for _ in 0..200 {
+        shared.complete(0);
+        drop(take(&mut shared.queues[0]));
+        assert!(!shared.rings());
+    }
 }
 
 fn queues_that_did_not_ring_stay_armed(env: &Env) {
