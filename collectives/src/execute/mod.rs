@@ -39,6 +39,7 @@ pub(crate) use compile::{Compiled, Key};
 pub(crate) use engine::{Engine, Runs};
 pub(crate) use memory::{Grace, Memory};
 pub(crate) use net::{Net, NetSettings};
+pub(crate) use numbers::stream;
 pub(crate) use run::{Buffers, Kept, Run};
 pub(crate) use source::OwnPlan;
 pub(crate) use straight::{Course, Straight};

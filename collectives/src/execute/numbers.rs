@@ -33,7 +33,7 @@ const NUMBER_MASK: u16 = (1 << NUMBER_BITS) - 1;
 
 /// Which of a peer's streams an operation belongs to.
 #[inline]
-pub(super) fn stream(collective: Collective) -> u8 {
+pub(crate) fn stream(collective: Collective) -> u8 {
     match collective {
         Collective::Transfer { from, to } => 1 + u8::from(from > to),
         _ => 0,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Core, NAP, Ran};
 use crate::communicator::operands::{Operands, Ticket};
-use crate::execute::{Compiled, Key, Net, TimeLimit};
+use crate::execute::{Compiled, Key, Net, TimeLimit, stream};
 use crate::fault::Fault;
 use crate::plan::Collective;
 
@@ -33,7 +33,7 @@ struct Waiting {
 struct Passed {
     /// Whether there are collectives among them, whose peers may be any.
     collectives: bool,
-    /// By rank: the directions of transfers with it.
+    /// By rank: the streams of transfers with it.
     transfers: Vec<u8>,
 }
 
@@ -189,14 +189,14 @@ impl Queue {
 
 impl Passed {
     fn add(&mut self, collective: Collective, me: u32) {
-        let Some((peer, direction)) = transfer(collective, me) else {
+        let Some((peer, stream)) = transfer(collective, me) else {
             self.collectives = true;
             return;
         };
         if self.transfers.len() <= peer {
             self.transfers.resize(peer + 1, 0);
         }
-        self.transfers[peer] |= direction;
+        self.transfers[peer] |= stream;
     }
 
     fn clear(&mut self) {
@@ -207,7 +207,7 @@ impl Passed {
     /// Whether a peer counts that operation and one of these as the same, and so they come before it.
     fn come_before(&self, collective: Collective, me: u32) -> bool {
         match transfer(collective, me) {
-            Some((peer, direction)) => self.with(peer) & direction != 0,
+            Some((peer, stream)) => self.with(peer) & stream != 0,
             None => self.collectives,
         }
     }
@@ -222,11 +222,9 @@ impl Passed {
     }
 }
 
-/// The peer of a transfer, and a bit for its direction.
+/// The peer of a transfer, and a bit for the stream in which both number it.
 fn transfer(collective: Collective, me: u32) -> Option<(usize, u8)> {
-    match collective {
-        Collective::Transfer { from, to } if from == me => Some((to as usize, 1)),
-        Collective::Transfer { from, .. } => Some((from as usize, 2)),
-        _ => None,
-    }
+    let Collective::Transfer { from, to } = collective else { return None };
+    let peer = if from == me { to } else { from };
+    Some((peer as usize, 1 << stream(collective)))
 }
