@@ -110,10 +110,10 @@ impl<'a, T: Element> Dispatch<'a, T> {
         let own = self.experts / self.comm.size();
         let (row, mut all) = (self.width.saturating_mul(T::TYPE.size()).max(1), 0_usize);
         let check = |(at, &rows): (usize, &i64)| {
-            let count = usize::try_from(rows).ok();
-            let sum = count.and_then(|count| all.checked_add(count)).filter(|&sum| sum <= isize::MAX as usize / row);
-            all = sum.ok_or(DispatchError::Announced { rank: at / own, rows })?;
-            Ok(count.unwrap_or_default())
+            let sum = usize::try_from(rows).ok().and_then(|rows| all.checked_add(rows));
+            let sum = sum.filter(|&sum| sum <= isize::MAX as usize / row);
+            let before = std::mem::replace(&mut all, sum.ok_or(DispatchError::Announced { rank: at / own, rows })?);
+            Ok(all - before)
         };
         gets.iter().enumerate().map(check).collect()
     }
