@@ -249,57 +249,59 @@ impl AsyncWorker {
     }
 
     /// Sends as soon as there is room.
+    #[expect(clippy::result_large_err, reason = "what was handed in comes back")]
     async fn begin_send(
         &self,
-        mut payload: Payload,
-        mut begin: impl FnMut(&mut Worker, Payload) -> Result<OpId, SendError>,
+        payload: Payload,
+        mut send: impl FnMut(&mut Worker, Payload) -> Result<OpId, SendError>,
     ) -> Result<OpId, Failed> {
-        loop {
-            let polls = self.shared.borrow().polls();
-            payload = match self.attempt(|worker| begin(worker, payload)) {
-                Ok(op) => return Ok(op),
-                Err(SendError { error: SendFailure::QueueFull { .. }, payload }) => payload,
-                Err(SendError { error, payload }) => return Err(Failed::new(error, Returned::Payload(payload))),
-            };
-            if !self.polled(polls).await {
-                return Err(Failed::new(Refused::Stopped, Returned::Payload(payload)));
-            }
-        }
+        let begin = |worker: &mut Worker, payload| {
+            send(worker, payload).map_err(|SendError { error, payload }| match error {
+                SendFailure::QueueFull { .. } => (None, payload),
+                error => (Some(error.into()), payload),
+            })
+        };
+        self.begin(payload, begin, Returned::Payload).await
     }
 
     /// Begins a one-sided operation as soon as there is room.
     async fn begin_one_sided(
         &self,
-        mut memory: Local,
-        mut begin: impl FnMut(&mut Worker, Local) -> Result<OpId, OneSidedError>,
+        memory: Local,
+        mut post: impl FnMut(&mut Worker, Local) -> Result<OpId, OneSidedError>,
     ) -> Result<OpId, Failed> {
-        loop {
-            let polls = self.shared.borrow().polls();
-            memory = match self.attempt(|worker| begin(worker, memory)) {
-                Ok(op) => return Ok(op),
-                Err(OneSidedError { error: OneSidedFailure::WouldBlock, memory }) => memory,
-                Err(OneSidedError { error, memory }) => return Err(Failed::new(error, Returned::Memory(memory))),
-            };
-            if !self.polled(polls).await {
-                return Err(Failed::new(Refused::Stopped, Returned::Memory(memory)));
-            }
-        }
+        let begin = |worker: &mut Worker, memory| {
+            post(worker, memory).map_err(|OneSidedError { error, memory }| (unless_full(error), memory))
+        };
+        self.begin(memory, begin, Returned::Memory).await
     }
 
-    /// Begins an operation without memory of its own as soon as there is room.
+    /// The same for one without memory of its own.
     async fn begin_atomic(
         &self,
-        mut begin: impl FnMut(&mut Worker) -> Result<OpId, OneSidedFailure>,
+        mut post: impl FnMut(&mut Worker) -> Result<OpId, OneSidedFailure>,
+    ) -> Result<OpId, Failed> {
+        let begin = |worker: &mut Worker, ()| post(worker).map_err(|error| (unless_full(error), ()));
+        self.begin((), begin, |()| Returned::Nothing).await
+    }
+
+    /// Begins something as soon as there is room. What it takes comes back where it does not begin: without a reason there is no
+    /// room.
+    async fn begin<T>(
+        &self,
+        mut taken: T,
+        mut begin: impl FnMut(&mut Worker, T) -> Result<OpId, (Option<Refused>, T)>,
+        returned: impl FnOnce(T) -> Returned,
     ) -> Result<OpId, Failed> {
         loop {
             let polls = self.shared.borrow().polls();
-            match self.attempt(&mut begin) {
+            taken = match self.attempt(|worker| begin(worker, taken)) {
                 Ok(op) => return Ok(op),
-                Err(OneSidedFailure::WouldBlock) => {}
-                Err(error) => return Err(Failed::bare(error)),
-            }
+                Err((None, taken)) => taken,
+                Err((Some(why), taken)) => return Err(Failed::new(why, returned(taken))),
+            };
             if !self.polled(polls).await {
-                return Err(Failed::bare(Refused::Stopped));
+                return Err(Failed::new(Refused::Stopped, returned(taken)));
             }
         }
     }
@@ -341,6 +343,11 @@ impl fmt::Debug for AsyncWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncWorker").finish_non_exhaustive()
     }
+}
+
+/// Why a one-sided operation did not begin, unless that is for want of room.
+fn unless_full(error: OneSidedFailure) -> Option<Refused> {
+    (!matches!(error, OneSidedFailure::WouldBlock)).then(|| error.into())
 }
 
 /// Polls that find nothing, with a turn for other tasks after each, before the driver sleeps.
