@@ -255,3 +255,16 @@ fn an_atomic_that_is_not_granted_breaks_the_connection_and_may_have_been_done() 
     assert_eq!(theirs.load(0).unwrap(), 0);
     assert!(matches!(pair.a.fetch_add(ep, word, 1), Err(OneSidedFailure::Closed(_))));
 }
+
+#[test]
+fn a_fence_is_refused_as_all_is_on_a_connection_that_ends() {
+    let mut pair = Pair::new();
+    let (ep, into) = (pair.ep_a, pair.a.domain().alloc(8).unwrap());
+    let board = pair.b.domain().alloc(8).unwrap().expose(Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+    // What is with the device keeps it for a while.
+    pair.a.get(ep, board.remote(0..8), into, None).unwrap();
+    pair.a.abort(ep);
+    assert!(matches!(pair.a.put_copy(ep, &[0; 8], board.remote(0..8)), Err(OneSidedFailure::Closed(_))));
+    assert!(matches!(pair.a.fence(ep), Err(OneSidedFailure::Closed(_))));
+    pair.until(|a, _| a.iter().any(is_closed));
+}

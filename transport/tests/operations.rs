@@ -1,13 +1,12 @@
-//! Operations beyond plain messages: wildcards and probes, active messages, requests, streams, notifications, flushes,
-//! and ending any of them early.
+//! Operations beyond plain messages: wildcards, probes, active messages, requests, streams, notifications, flushes, early ends.
 
 mod support;
 
 use std::time::Duration;
 
 use qpair_transport::{
-    Config, EndpointId, Event, HandlerId, Handlers, Notice, OneSidedFailure, OpError, OpId, Payload, RecvFailure,
-    Request, Returned, SendFailure, Source, StreamEnd, StreamId, Tag, TagPattern, Unmatched, Worker,
+    Config, EndpointId, Event, HandlerId, Handlers, Notice, OpError, OpId, Payload, RecvFailure, Request, Returned,
+    SendFailure, Source, StreamEnd, StreamId, Tag, TagPattern, Unmatched, Worker,
 };
 use qpair_verbs::{Access, Local};
 use support::*;
@@ -424,19 +423,6 @@ fn a_flush_fails_with_its_connection() {
         assert!(is_failed(&of_a, op), "{op}");
     }
     assert!(pair.a.flush(pair.ep_a).is_err());
-}
-
-#[test]
-fn a_fence_is_refused_as_all_is_on_a_connection_that_ends() {
-    let mut pair = Pair::new();
-    let (ep, into) = (pair.ep_a, pair.a.domain().alloc(8).unwrap());
-    let board = pair.b.domain().alloc(8).unwrap().expose(Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
-    // What is with the device keeps it for a while.
-    pair.a.get(ep, board.remote(0..8), into, None).unwrap();
-    pair.a.abort(ep);
-    assert!(matches!(pair.a.put_copy(ep, &[0; 8], board.remote(0..8)), Err(OneSidedFailure::Closed(_))));
-    assert!(matches!(pair.a.fence(ep), Err(OneSidedFailure::Closed(_))));
-    pair.until(|a, _| a.iter().any(is_closed));
 }
 
 // Cancelling, deadlines

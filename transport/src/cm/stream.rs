@@ -60,8 +60,8 @@ impl Stream {
 
     /// Writes what waits, reads what is there, and hands to `f` what the peer has said by it. What came before the peer hung
     /// up counts, whether or not this side could write. No peer makes this long: more than is due is not taken, each message
-    /// has a greatest length, and of those that are always due only so many are heard at once. Of a peer that has no room nothing is read
-    /// any more.
+    /// has a greatest length, and of those that are always due only so many are heard at once. Of a peer that has no room
+    /// nothing is read any more.
     pub(super) fn progress(&mut self, mut f: impl FnMut(Heard)) -> Result<(), StreamEnd> {
         let flushed = self.flush();
         self.receive(&mut f)?;
