@@ -136,8 +136,9 @@ impl Segment {
     pub(crate) fn populate_present(&self, limit: usize) -> usize {
         let blocks = fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
         let present = usize::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK);
-        // Where the system knows no holes it tells the end.
-        let hole = seek(&self.fd, SeekFrom::Hole(0)).map_or(0, |hole| usize::try_from(hole).unwrap_or(0));
+        // Where the system knows no holes it tells the end, or, of huge pages, nothing.
+        let hole =
+            seek(&self.fd, SeekFrom::Hole(0)).map_or(usize::MAX, |hole| usize::try_from(hole).unwrap_or(usize::MAX));
         let len = self.len.min(limit).min(present).min(hole);
         if len > 0
             && let Err(error) = self.populate(len)

@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::bell::Rope;
 use super::blocks::Blocks;
-use super::filler::{Filled, Filler};
 use super::hazard::{Hazard, Sighting};
 use super::host::{self, Host};
 use super::keys::KeyTable;
-use super::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
+use super::layout::{LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, SHARED_BYTES};
 
 use super::roce::{NetworkGid, SLOTS, Slot, network_gids};
+use super::visited::{Member, Visited};
 use super::withdrawal::{PeerSighting, Withdrawal};
 use super::{barrier, random};
 use crate::address::{NodeId, SoftAddress};
@@ -24,7 +23,7 @@ use crate::error::OpenError;
 use crate::events::EventHub;
 use crate::memory::{ArenaPool, Segment, Writers};
 use crate::sync::lock;
-use crate::types::{Access, Rkey};
+use crate::types::Rkey;
 
 /// The home of everything that one opened device owns.
 pub(crate) struct Home {
@@ -65,48 +64,6 @@ struct Unsettled {
     peers: Vec<PeerSighting>,
     /// Withdrawals that nobody waits for any more; their keys' slots are not free yet.
     withdrawals: Vec<Withdrawal>,
-}
-
-/// A queue pair that is looked at; whoever closes it waits for that. Made under the lock of the members, so that none begins
-/// once it is removed.
-pub(crate) struct Visited {
-    member: Arc<dyn Member>,
-    // After the member, so that it ends last.
-    _visit: Visit,
-}
-
-/// A look at a queue pair, counted as long as it lives.
-struct Visit(Arc<AtomicU32>);
-
-/// A queue pair, as its home and the control thread know it.
-pub(crate) trait Member: Send + Sync {
-    /// How many look at it.
-    fn visits(&self) -> &Arc<AtomicU32>;
-    /// Where its parts lie, for peers.
-    fn info(&self) -> QpInfo;
-    /// What the bell of its receive completion queue is rung by.
-    fn rope(&self) -> &Rope;
-    /// Protection domain.
-    fn domain(&self) -> u64;
-    /// Rights of its peer.
-    fn access(&self) -> Access;
-    /// True if its peer is on that device.
-    fn is_peer(&self, node: NodeId) -> bool;
-    /// Its own hazard.
-    fn hazard(&self) -> &AtomicU32;
-    /// A glance at its peer's hazard.
-    fn sight_peer(&self) -> Option<PeerSighting>;
-    /// For who fills its receives within this process.
-    fn filler(&self) -> Option<Filler>;
-    /// Marks a posted receive that a peer may fill, and says where a piece of it lies, as address, length and arena; valid
-    /// inside the engine's hazard.
-    fn fill(&self, receive: u32, piece: u32) -> Option<(Filled, (u64, u64, u32))>;
-    /// A peer's word that its own request was not valid.
-    fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
-    /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access.
-    fn link_lost(&self, link: u64, peer: NodeId, gone: bool);
-    /// Tries stalled work again; true if there is more to do.
-    fn tick(&self) -> bool;
 }
 
 impl Home {
@@ -434,28 +391,6 @@ pub(crate) struct EngineAccess<'a> {
 impl Drop for EngineAccess<'_> {
     fn drop(&mut self) {
         self.hazard.leave(self.word);
-    }
-}
-
-impl Visited {
-    fn new(member: Arc<dyn Member>) -> Self {
-        let visits = member.visits().clone();
-        visits.fetch_add(1, Ordering::Relaxed);
-        Visited { member, _visit: Visit(visits) }
-    }
-}
-
-impl std::ops::Deref for Visited {
-    type Target = dyn Member + 'static;
-
-    fn deref(&self) -> &(dyn Member + 'static) {
-        &*self.member
-    }
-}
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

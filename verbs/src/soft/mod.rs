@@ -47,6 +47,7 @@ mod spec;
 mod srq;
 mod switches;
 mod ud;
+mod visited;
 mod vm;
 mod withdrawal;
 

@@ -21,14 +21,14 @@ pub(super) struct Answers {
 pub(super) enum Answer {
     Waiting,
     /// Of a queue pair, with what the bell of its completion queue is rung by.
-    Info(Option<(QpInfo, Bell)>),
+    Info(Option<(QpInfo, PassedRope)>),
     /// Of a bounce: `None` if it was refused.
     Bounced(Option<u64>),
 }
 
-/// The descriptor that goes with an answer.
+/// What a bell is rung by, a descriptor that goes with an answer.
 #[derive(Debug)]
-pub(super) enum Bell {
+pub(super) enum PassedRope {
     Here(OwnedFd),
     /// The peer sent none.
     Missing,

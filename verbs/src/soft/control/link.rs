@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mio::{Registry, Token};
 
-use super::answers::{Answer, Answers, Bell};
+use super::answers::{Answer, Answers, PassedRope};
 use super::departures::Departures;
 use super::message::{BounceOp, Message};
 use super::outbox::Outbox;
@@ -246,9 +246,11 @@ impl Link {
         let request = remote.answers.open();
         self.send(&Message::Query { request, qpn });
         match remote.answers.wait(request, &self.dead, ANSWER) {
-            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.rope(info.bell, fd)?, None)),
-            Answer::Info(Some((_, Bell::NoRoom))) => Err(no_descriptors("take the bell of the peer's queue pair")),
-            Answer::Info(Some((_, Bell::Missing))) => {
+            Answer::Info(Some((info, PassedRope::Here(fd)))) => Ok((info, remote.rope(info.bell, fd)?, None)),
+            Answer::Info(Some((_, PassedRope::NoRoom))) => {
+                Err(no_descriptors("take the bell of the peer's queue pair"))
+            }
+            Answer::Info(Some((_, PassedRope::Missing))) => {
                 Err(ConnectError::BadAnswer { why: "the peer's queue pair has no bell" })
             }
             Answer::Waiting if self.is_dead() => Err(ConnectError::PeerGone { node: self.peer }),

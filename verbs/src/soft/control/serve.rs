@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::answers::{Answer, Bell};
+use super::answers::{Answer, PassedRope};
 use super::link::Link;
 use super::message::{Message, Refusal};
 use super::remote_access;
@@ -121,12 +121,12 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             link.send_with(&answer, found.as_ref().map(|qp| qp.rope().descriptor()));
         }
         Message::Info { request, info } => {
-            let bell = match packet.fds.pop() {
-                Some(fd) => Bell::Here(fd),
-                None if packet.truncated => Bell::NoRoom,
-                None => Bell::Missing,
+            let rope = match packet.fds.pop() {
+                Some(fd) => PassedRope::Here(fd),
+                None if packet.truncated => PassedRope::NoRoom,
+                None => PassedRope::Missing,
             };
-            link.answered(request, Answer::Info(info.map(|info| (info, bell))));
+            link.answered(request, Answer::Info(info.map(|info| (info, rope))));
         }
         Message::MapArena { arena } => {
             if let Some(found) = home.arenas().get(arena) {

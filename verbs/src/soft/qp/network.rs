@@ -16,10 +16,10 @@ use crate::events::AsyncEvent;
 use crate::qp::RNR_FOREVER;
 use crate::soft::MAX_READS;
 use crate::soft::control::Link;
-use crate::soft::home::Member as _;
 use crate::soft::host::Host;
 use crate::soft::peer::PeerView;
 use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner};
+use crate::soft::visited::Member as _;
 use crate::sync::{Ordering, lock};
 use crate::types::{Mtu, QpType};
 
@@ -239,13 +239,6 @@ impl Owner for SoftQp {
             on.has_left.store(true, Ordering::Release);
         }
         self.try_settle();
-    }
-
-    fn is_outstanding(&self, receive: u32) -> bool {
-        match &self.spec.srq {
-            Some(srq) => srq.outstanding(receive).is_some(),
-            None => self.receiver.is_outstanding(receive),
-        }
     }
 }
 

@@ -9,8 +9,8 @@ use crate::qp::QpOptions;
 use crate::soft::QpSpec;
 use crate::soft::entry::{Entry, FLAG_IMM, KIND_SEND, KIND_WRITE_IMM};
 use crate::soft::exec::taker;
-use crate::soft::home::Member;
 use crate::soft::ring::{Lines, Slot};
+use crate::soft::visited::Member;
 use crate::types::{QpState, QpType};
 use crate::{Access, CompletionQueue, Context, NodeId};
 

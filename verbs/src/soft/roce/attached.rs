@@ -60,8 +60,6 @@ pub(crate) trait Owner: std::marker::Send + Sync {
     fn network_failed(&self, cause: Cause);
     /// The protocol is out of its memory, for good.
     fn network_left(&self);
-    /// Whether a receive that was claimed is posted. The head of claims is in memory that peers of this host write.
-    fn is_outstanding(&self, receive: u32) -> bool;
 }
 
 /// What is next in a send queue.
@@ -313,14 +311,11 @@ impl Attached {
             inbound.took_receive();
             receive
         };
+        // The head of claims is in memory that peers of this host write: it may name one that was taken.
         if !inbound.begin_filling(receive) {
             return None;
         }
         self.filling = Some(receive);
-        if !self.join.owner.is_outstanding(receive.index) {
-            self.filled();
-            return None;
-        }
         let local = Memory { qpn: self.qpn, place: Place::Receive(receive.slot) };
         let len = self.join.inbound.wqe(receive.slot).total.load(Ordering::Relaxed);
         Some(Receive { id: receive.index.into(), local, len })
