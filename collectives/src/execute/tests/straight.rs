@@ -149,11 +149,12 @@ fn what_takes_long_is_left_to_the_engine() {
     let (vector, [_, stopped]) = straight(3, |forger| {
         for sequence in 0..3 {
             forger.hear(Kind::Data);
-            // Far beyond the polls of a short wait.
-            let since = Instant::now();
-            while since.elapsed() < Duration::from_millis(100) {
+            // Far beyond the polls of a short wait, also where many threads share the cores: each gets as many turns.
+            let (since, mut turns) = (Instant::now(), 0);
+            while turns < 500 || since.elapsed() < Duration::from_millis(100) {
                 forger.worker.poll().unwrap();
                 std::thread::yield_now();
+                turns += 1;
             }
             forger.say_in(sequence, Kind::Data, 0, &ones());
         }
