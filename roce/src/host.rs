@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::types::{Qpn, Rkey};
 use crate::wire::Credits;
-use crate::work::{Completion, Receive, Remote};
+use crate::work::{Completion, Outcome, Receive, Remote};
 
 /// The device around an engine. Its methods are called while packets are handled and made; none of them blocks.
 pub trait Host {
@@ -117,6 +117,16 @@ pub enum AccessError {
     /// The peer may, and the memory does not do it. The peer learns that its request can not be carried out.
     #[error("the memory does not do that")]
     Operation,
+}
+
+impl AccessError {
+    /// What becomes of a request whose own memory it is.
+    pub(crate) const fn outcome(self) -> Outcome {
+        match self {
+            AccessError::QueuePair | AccessError::Key => Outcome::LocalProtection,
+            AccessError::Operation => Outcome::LocalOperation,
+        }
+    }
 }
 
 /// Why a queue pair has failed. Each but the first two is an event of verbs too.

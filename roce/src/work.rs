@@ -191,6 +191,8 @@ pub enum Outcome {
     LocalLength,
     /// Its own memory was not there any more.
     LocalProtection,
+    /// Its own memory did not do what was asked of it.
+    LocalOperation,
     /// The queue pair failed for another reason. So ends also a request before the one to blame whose answer was lost.
     Flushed,
     /// The peer answered what no responder may.

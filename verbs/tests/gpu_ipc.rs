@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use qpair_fake_cuda::{code, control};
-use qpair_verbs::{Access, CompletionQueue, Gpu, GpuBuffer, GpuRegion, ProtectionDomain};
+use qpair_verbs::{Access, CompletionQueue, Gpu, GpuBuffer, GpuRegion, ProtectionDomain, WcStatus};
 
 use support::{Far, hear, introduce, soft, wait_until};
 
@@ -135,6 +135,11 @@ fn far_process() {
             drop(buffer);
             return freed();
         }
+        Some("fail") => {
+            fake.fail("cuMemcpyAsync", 1, code::ECC_UNCORRECTABLE).unwrap();
+            fake.fault(1, code::LAUNCH_FAILED).unwrap();
+            println!("\ndone");
+        }
         _ => {}
     }
     while hear().is_some() {}
@@ -179,6 +184,23 @@ fn where_there_is_no_handle_or_it_is_not_opened_its_process_copies() {
     start(&pd, &cq, fake, "plain").exchange(&own, &mut cq);
     assert_eq!((fake.count("cuIpcOpenMemHandle").unwrap(), openings(fake)), (1, 0));
     assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn what_the_gpu_of_the_process_that_copies_does_not_do_is_told_as_the_peers() {
+    for request in ["write", "read", "fetch_add"] {
+        let (fake, pd, mut cq, own) = near();
+        let mut far = start(&pd, &cq, fake, "refused");
+        far.exchange(&own, &mut cq);
+        far.ask("fail");
+        let word = far.target.slice(far.target.addr.wrapping_neg() % 8..LEN as u64).slice(0..8);
+        match request {
+            "write" => far.qp.write(own.local(0..LEN), far.target).signaled().post().unwrap(),
+            "read" => far.qp.read(own.local(0..LEN), far.target).signaled().post().unwrap(),
+            _ => far.qp.fetch_add(own.local(0..8), word, 1).signaled().post().unwrap(),
+        }
+        assert_eq!(cq.wait_for(LIMIT).unwrap().status(), WcStatus::REM_OP_ERR, "{request}");
+    }
 }
 
 #[test]

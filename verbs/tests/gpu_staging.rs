@@ -277,10 +277,10 @@ fn a_message_that_is_lost_fails_its_receive() {
 fn reads_that_fail_at_either_end_are_told() {
     let ((here, fake), (there, far_fake)) = (gpu(), gpu());
     for (at, symbol, expected) in [
-        (far_fake, "cuMemcpyAsync", WcStatus::REM_ACCESS_ERR),
-        (far_fake, "cuEventSynchronize", WcStatus::REM_ACCESS_ERR),
-        (fake, "cuMemcpyAsync", WcStatus::LOC_PROT_ERR),
-        (fake, "cuEventSynchronize", WcStatus::LOC_PROT_ERR),
+        (far_fake, "cuMemcpyAsync", WcStatus::REM_OP_ERR),
+        (far_fake, "cuEventSynchronize", WcStatus::REM_OP_ERR),
+        (fake, "cuMemcpyAsync", WcStatus::LOC_QP_OP_ERR),
+        (fake, "cuEventSynchronize", WcStatus::LOC_QP_OP_ERR),
     ] {
         let (mut near, far) = pair();
         let into = near.region(here, &[0; 5000], Access::NONE);

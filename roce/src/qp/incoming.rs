@@ -99,9 +99,11 @@ impl<L: Copy> Assembly<L> {
         if len > receive.len.min(MAX_MESSAGE) - at {
             return Err(Refusal::Invalid);
         }
-        if len > 0 && host.scatter(receive.local, at, piece.payload).is_err() {
+        if len > 0
+            && let Err(error) = host.scatter(receive.local, at, piece.payload)
+        {
             self.open = Open::Idle;
-            received(qpn, receive, Outcome::LocalProtection, Incoming::default(), host);
+            received(qpn, receive, error.outcome(), Incoming::default(), host);
             return Err(Refusal::Memory);
         }
         if is_last {

@@ -16,6 +16,8 @@ pub struct Side {
     pub refused: Option<Right>,
     /// Buffers that are gone.
     pub gone: Vec<usize>,
+    /// All memory is there and does not do what is asked of it.
+    pub is_broken: bool,
     pub failed: Vec<Cause>,
     /// Memory of requests; a request names it by its place.
     pub buffers: Vec<Vec<u8>>,
@@ -61,7 +63,11 @@ impl Side {
     }
 
     fn there(&self, buffer: usize) -> Result<(), AccessError> {
-        if self.gone.contains(&buffer) { Err(AccessError::Key) } else { Ok(()) }
+        if self.gone.contains(&buffer) { Err(AccessError::Key) } else { self.works() }
+    }
+
+    fn works(&self) -> Result<(), AccessError> {
+        if self.is_broken { Err(AccessError::Operation) } else { Ok(()) }
     }
 }
 
@@ -95,12 +101,15 @@ impl Host for Side {
 
     fn write(&mut self, _qpn: Qpn, at: Remote, bytes: &[u8]) -> Result<(), AccessError> {
         let range = self.range(at, bytes.len(), Right::Write)?;
+        self.works()?;
         self.memory[range].copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(&self, _qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
-        to.copy_from_slice(&self.memory[self.range(at, to.len(), Right::Read)?]);
+        let range = self.range(at, to.len(), Right::Read)?;
+        self.works()?;
+        to.copy_from_slice(&self.memory[range]);
         Ok(())
     }
 
@@ -110,6 +119,7 @@ impl Host for Side {
 
     fn atomic(&mut self, _qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {
         let range = self.range(at, 8, Right::Atomic)?;
+        self.works()?;
         let place: &mut [u8; 8] = (&mut self.memory[range]).try_into().expect("eight bytes");
         let original = u64::from_ne_bytes(*place);
         let new = match change {

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use crate::types::QpType;
 
 /// Version of everything in this file and of the control messages.
-pub(crate) const LAYOUT_VERSION: u32 = 6;
+pub(crate) const LAYOUT_VERSION: u32 = 7;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"qpairshm");
 
 /// Size of the public mapping: header, key table and room for some ten thousand queues. Untouched pages cost nothing.
@@ -167,7 +167,7 @@ pub(crate) enum FaultKind {
     Access,
     /// Too long for the receive, or not allowed on this kind of queue pair.
     Request,
-    /// The receive's memory could not be written.
+    /// The memory could not be written or read, though it may be.
     Operation,
 }
 

@@ -208,9 +208,9 @@ impl<L: Copy> ReliableConnection<L> {
         }
         let packet = self.requester.next(now, &self.config, counters)?;
         let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
-        made.inspect_err(|_| {
+        made.inspect_err(|error| {
             let psn = Some(packet.headers.bth.psn);
-            self.fail(Failure { outcome: Outcome::LocalProtection, psn, cause: Cause::Request }, false, host);
+            self.fail(Failure { outcome: error.outcome(), psn, cause: Cause::Request }, false, host);
         })
         .ok()
     }

@@ -7,7 +7,7 @@ use super::request::Request;
 use super::window::Window;
 use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
-use crate::host::{Cause, Host};
+use crate::host::{AccessError, Cause, Host};
 use crate::types::{Msn, Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Packet, Syndrome};
 use crate::work::{Completion, MAX_MESSAGE, Op, Outcome, PostError, Send};
@@ -296,7 +296,7 @@ impl<L: Copy> Requester<L> {
             return Err(Outcome::BadResponse);
         }
         let there = host.scatter(front.work.local, 0, &original.to_ne_bytes());
-        there.map_err(|_| Outcome::LocalProtection)?;
+        there.map_err(AccessError::outcome)?;
         self.complete(Outcome::Success, config.qpn, host);
         Ok(())
     }
@@ -321,7 +321,7 @@ impl<L: Copy> Requester<L> {
             return Err(Outcome::BadResponse);
         }
         if len > 0 {
-            host.scatter(front.work.local, offset, payload).map_err(|_| Outcome::LocalProtection)?;
+            host.scatter(front.work.local, offset, payload).map_err(AccessError::outcome)?;
         }
         front.answered += 1;
         let is_sent = self.cursor.request > self.first || self.cursor.packet >= front.answered;

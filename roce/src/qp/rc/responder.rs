@@ -286,12 +286,17 @@ impl<L: Copy> Responder<L> {
                     counters.sent_pkts += 1;
                     return Some(len);
                 }
-                Err(_) => {
-                    counters.resp_remote_access_errors += 1;
+                Err(error) => {
                     // One that has its answer passes that over; one that has not would ask without end. The request
                     // itself was none to be refused, so that this end goes on.
                     self.broken |= !reading.is_repeat;
-                    acknowledgment(Syndrome::Nak(Nak::RemoteAccess))
+                    acknowledgment(Syndrome::Nak(match error {
+                        AccessError::Operation => Nak::RemoteOperation,
+                        AccessError::QueuePair | AccessError::Key => {
+                            counters.resp_remote_access_errors += 1;
+                            Nak::RemoteAccess
+                        }
+                    }))
                 }
             },
         };

@@ -62,7 +62,7 @@ impl<L: Copy> Requester<L> {
             Bth { solicited: is_last && work.solicited && takes_receive, ..Bth::new(opcode, config.peer, self.psn) };
         let packet = Outgoing { headers: config.headers(bth, extension), payload: (work.local, offset), len };
         let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
-        let made = made.inspect_err(|_| self.complete(Outcome::LocalProtection, config.qpn, host))?;
+        let made = made.inspect_err(|error| self.complete(error.outcome(), config.qpn, host))?;
         self.psn = self.psn.advance(1);
         counters.sent_pkts += 1;
         if is_last {

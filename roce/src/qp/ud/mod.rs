@@ -112,8 +112,8 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
         if !packet.payload.is_empty() {
             there = there.and_then(|()| host.scatter(receive.local, Grh::LEN as u32, packet.payload));
         }
-        if there.is_err() {
-            received(self.config.qpn, receive, Outcome::LocalProtection, Incoming::default(), host);
+        if let Err(error) = there {
+            received(self.config.qpn, receive, error.outcome(), Incoming::default(), host);
             return self.fail(Cause::Memory, host);
         }
         let message = Incoming {
@@ -139,13 +139,17 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
     ) -> Option<(usize, P)> {
         assert!(to.len() >= self.config.longest_packet(), "{} bytes are too few for a packet", to.len());
         let work = *self.requests.front()?;
-        let Ok(made) = self.make(&work, to, |local, offset, to| host.gather(local, offset, to), counters) else {
-            self.complete(Outcome::LocalProtection, host);
-            self.fail(Cause::Request, host);
-            return None;
-        };
-        self.complete(Outcome::Success, host);
-        Some((made, work.target.path))
+        match self.make(&work, to, |local, offset, to| host.gather(local, offset, to), counters) {
+            Ok(made) => {
+                self.complete(Outcome::Success, host);
+                Some((made, work.target.path))
+            }
+            Err(error) => {
+                self.complete(error.outcome(), host);
+                self.fail(Cause::Request, host);
+                None
+            }
+        }
     }
 
     /// Makes the packet of a datagram in `to`, but for its CRC, with a payload by `fill`; its length. For whoever has the

@@ -155,6 +155,22 @@ fn memory_that_is_gone_fails_what_needs_it() {
 }
 
 #[test]
+fn memory_that_does_not_work_is_told_as_of_the_side_whose_it_is() {
+    let remote = Remote { va: BASE, rkey: KEY };
+    for op in [Op::Send(Extra::Nothing), Op::Write(remote, None), Op::Read(remote), Op::FetchAdd { remote, add: 1 }] {
+        for (broken, expected) in [Outcome::LocalOperation, Outcome::RemoteOperation].into_iter().enumerate() {
+            let mut pair = Pair::new(64, Faults::default());
+            pair.ends[1].side.receive(5, 8);
+            pair.ends[broken].side.is_broken = true;
+            let id = pair.post(0, op, vec![0; 8]).0;
+            pair.drive();
+            assert_eq!(pair.sent(0), [(id, expected)], "{op:?}");
+            assert_eq!(pair.ends[1].counters.resp_remote_access_errors, 0, "{op:?}");
+        }
+    }
+}
+
+#[test]
 fn what_can_not_be_done_is_not_taken() {
     let change = |config| ReliableConfig { max_reads: 0, send_depth: 1, ..config };
     let mut pair = Pair::with(1, Faults::default(), change);

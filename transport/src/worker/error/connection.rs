@@ -246,6 +246,12 @@ fn after(status: WcStatus) -> &'static str {
         WcStatus::REM_ACCESS_ERR => {
             "the peer's memory was not to be reached so: see that it is exposed, and long enough, and connect again"
         }
+        WcStatus::REM_OP_ERR => {
+            "the peer could not read or write its memory: its log tells why, where that is a GPU's. Connect again"
+        }
+        WcStatus::LOC_QP_OP_ERR => {
+            "this side could not read or write its memory: the log tells why, where that is a GPU's. Connect again"
+        }
         _ => "connect again",
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::soft::layout::QpInfo;
+use crate::soft::layout::{FaultKind, QpInfo};
 use crate::sync::lock;
 
 /// Questions asked over one link.
@@ -22,8 +22,8 @@ pub(super) enum Answer {
     Waiting,
     /// Of a queue pair, with what the bell of its completion queue is rung by.
     Info(Option<(QpInfo, PassedRope)>),
-    /// Of a bounce: `None` if it was refused.
-    Bounced(Option<u64>),
+    /// Of a bounce: the former value, or why it was not carried out.
+    Bounced(Result<u64, FaultKind>),
 }
 
 /// What a bell is rung by, a descriptor that goes with an answer.
@@ -71,7 +71,7 @@ impl Answers {
         let mut open = self.lock();
         match open.get(&request) {
             Some(Answer::Waiting) => None,
-            _ => Some(open.remove(&request).unwrap_or(Answer::Bounced(None))),
+            _ => Some(open.remove(&request).unwrap_or(Answer::Bounced(Err(FaultKind::Access)))),
         }
     }
 

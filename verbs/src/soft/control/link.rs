@@ -272,12 +272,12 @@ impl Link {
         Some(request)
     }
 
-    /// The outcome of a bounce: `None` while it is under way, `Some(None)` if it was refused.
-    pub(crate) fn bounce_result(&self, request: u32) -> Option<Option<u64>> {
-        let Wire::Remote(remote) = &self.wire else { return Some(None) };
+    /// The outcome of a bounce; `None` while it is under way.
+    pub(crate) fn bounce_result(&self, request: u32) -> Option<Result<u64, FaultKind>> {
+        let Wire::Remote(remote) = &self.wire else { return Some(Err(FaultKind::Access)) };
         remote.answers.take(request).map(|answer| match answer {
             Answer::Bounced(result) => result,
-            Answer::Waiting | Answer::Info(_) => None,
+            Answer::Waiting | Answer::Info(_) => Err(FaultKind::Access),
         })
     }
 

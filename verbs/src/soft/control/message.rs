@@ -35,8 +35,8 @@ pub(crate) enum Message {
     Fault { qpn: u32, from_qpn: u32, kind: FaultKind },
     /// Access to memory that this side can not reach, by the owner on this side's behalf.
     Bounce { request: u32, op: BounceOp },
-    /// The answer to Bounce: `Some` with the former value (atomics, else 0), or `None` if it was refused.
-    Bounced { request: u32, result: Option<u64> },
+    /// The answer to Bounce: the former value (atomics, else 0), or why it was not carried out.
+    Bounced { request: u32, result: Result<u64, FaultKind> },
 }
 
 impl Message {

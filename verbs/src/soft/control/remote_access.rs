@@ -6,18 +6,21 @@ use crate::error::GpuError;
 use crate::gpu::Place;
 use crate::memory::{Atomic, Spot};
 use crate::soft::home::Home;
+use crate::soft::layout::FaultKind;
 use crate::types::{Access, Rkey};
 
-/// Carries out a bounce for a peer; the caller is inside the engine's hazard. `None` if it is refused.
-pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
+/// Carries out a bounce for a peer; the caller is inside the engine's hazard.
+pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Result<u64, FaultKind> {
     let granted = |qpn, rkey, addr, len: u32, right: Access| {
-        let qp = home.member(qpn)?;
+        let qp = home.member(qpn).ok_or(FaultKind::Access)?;
         let may = qp.is_peer(link.peer()) && qp.access().contains(right);
-        home.keys().view().check(Rkey(rkey), addr, len.into(), right, qp.domain(), qpn).filter(|_| may)
+        let grant = home.keys().view().check(Rkey(rkey), addr, len.into(), right, qp.domain(), qpn);
+        grant.filter(|_| may).ok_or(FaultKind::Access)
     };
     let area = |slot: u32, len: u32| {
         // SAFETY: bytes have no invalid pattern.
-        unsafe { link.shared().array::<u8>(slot as usize, len as usize) }.map(std::ptr::NonNull::as_ptr)
+        let found = unsafe { link.shared().array::<u8>(slot as usize, len as usize) };
+        found.map(std::ptr::NonNull::as_ptr).ok_or(FaultKind::Access)
     };
     match op {
         BounceOp::Write { qpn, rkey, addr, len, slot } => {
@@ -31,10 +34,10 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
             moved(unsafe { Spot::host(area(slot, len)?).copy_from(here(addr, grant.arena), len as usize) })
         }
         BounceOp::Receive { qpn, receive, piece, offset, len, slot } => {
-            let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer()))?;
-            let (_filled, (to, room, arena)) = qp.fill(receive, piece)?;
+            let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer())).ok_or(FaultKind::Access)?;
+            let (_filled, (to, room, arena)) = qp.fill(receive, piece).ok_or(FaultKind::Access)?;
             if u64::from(offset) + u64::from(len) > room {
-                return None;
+                return Err(FaultKind::Access);
             }
             // The receive is posted. It stays so while it is marked, whatever the peer has its owner believe, and until the
             // engine's hazard is left, where the queue pair fails. The range was checked.
@@ -43,12 +46,12 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
             moved(unsafe { to.copy_from(Spot::host(area(slot, len)?), len as usize) })
         }
         BounceOp::CompareSwap { qpn, rkey, addr, compare, swap } => {
-            let grant = granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
+            let grant = granted(qpn, rkey, aligned(addr)?, 8, Access::REMOTE_ATOMIC)?;
             // SAFETY: the key grants 8 aligned bytes at `addr` until the engine's hazard is left.
             done(unsafe { here(addr, grant.arena).atomic(Atomic::CompareSwap(compare, swap)) })
         }
         BounceOp::FetchAdd { qpn, rkey, addr, add } => {
-            let grant = granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
+            let grant = granted(qpn, rkey, aligned(addr)?, 8, Access::REMOTE_ATOMIC)?;
             // SAFETY: as above.
             done(unsafe { here(addr, grant.arena).atomic(Atomic::FetchAdd(add)) })
         }
@@ -60,12 +63,20 @@ fn here(addr: u64, arena: u32) -> Spot {
     Spot::new(addr as *mut u8, Place::of_arena(arena))
 }
 
+/// The address of a word, if it is one.
+fn aligned(addr: u64) -> Result<u64, FaultKind> {
+    if addr.is_multiple_of(8) { Ok(addr) } else { Err(FaultKind::Access) }
+}
+
 /// What is answered to the peer once bytes were moved.
-fn moved(moved: Result<(), Box<GpuError>>) -> Option<u64> {
+fn moved(moved: Result<(), Box<GpuError>>) -> Result<u64, FaultKind> {
     done(moved.map(|()| 0))
 }
 
 /// What is answered to the peer.
-fn done(result: Result<u64, Box<GpuError>>) -> Option<u64> {
-    result.inspect_err(|error| tracing::error!(%error, "GPU memory was not accessed for a peer")).ok()
+fn done(result: Result<u64, Box<GpuError>>) -> Result<u64, FaultKind> {
+    result.map_err(|error| {
+        tracing::error!(%error, "GPU memory was not accessed for a peer");
+        FaultKind::Operation
+    })
 }

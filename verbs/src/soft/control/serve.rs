@@ -153,7 +153,7 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             }
         }
         Message::Bounce { request, op } => {
-            let result = home.as_engine(|| if home.lies() { Some(0) } else { remote_access::serve(home, link, op) });
+            let result = home.as_engine(|| if home.lies() { Ok(0) } else { remote_access::serve(home, link, op) });
             link.send(&Message::Bounced { request, result });
         }
         Message::Bounced { request, result } => link.answered(request, Answer::Bounced(result)),

@@ -26,7 +26,7 @@ impl Sender {
         loop {
             match self.bounce_answer() {
                 Answer::Waiting => return Some(Outcome::Wait(Wait::Memory)),
-                Answer::Refused => return Some(self.bounce_refused(own)),
+                Answer::Refused(kind) => return Some(self.bounce_refused(own, kind)),
                 Answer::Done(_) => {}
             }
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return Some(LOST) };
@@ -38,7 +38,7 @@ impl Sender {
             let want = AREA.min(total - bouncing.done);
             let (Some(area), Some(to)) = (bouncing.area, bouncing.area_ptr()) else { return Some(LOST) };
             let Some((part, op)) = next(peer, bouncing.done, want, area as u32) else {
-                return Some(self.bounce_refused(own));
+                return Some(self.bounce_refused(own, FaultKind::Access));
             };
             let mut failed = None;
             request.part(bouncing.done, part, |offset, piece| {
@@ -70,7 +70,7 @@ impl Sender {
         loop {
             match self.bounce_answer() {
                 Answer::Waiting => return Outcome::Wait(Wait::Memory),
-                Answer::Refused => return self.bounce_refused(own),
+                Answer::Refused(kind) => return self.bounce_refused(own, kind),
                 Answer::Done(_) => {}
             }
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return LOST };
@@ -103,17 +103,12 @@ impl Sender {
         }
     }
 
-    /// An atomic by the owner's control thread: the value before, or what to do instead (`None`: it was refused).
-    pub(super) fn bounce_atomic(
-        &mut self,
-        own: &Own,
-        remote: RemoteSlice,
-        atomic: Atomic,
-    ) -> Result<u64, Option<Outcome>> {
+    /// An atomic by the owner's control thread: the value before, or what to do instead.
+    pub(super) fn bounce_atomic(&mut self, own: &Own, remote: RemoteSlice, atomic: Atomic) -> Result<u64, Outcome> {
         let starting = self.bouncing.is_none();
-        self.bounce_start(own, false).map_err(Some)?;
+        self.bounce_start(own, false)?;
         if starting {
-            let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return Err(Some(LOST)) };
+            let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return Err(LOST) };
             let (qpn, rkey, addr) = (peer.qpn, remote.rkey.0, remote.addr);
             bouncing.request = peer.link.bounce(match atomic {
                 Atomic::CompareSwap(compare, swap) => BounceOp::CompareSwap { qpn, rkey, addr, compare, swap },
@@ -121,8 +116,8 @@ impl Sender {
             });
         }
         match self.bounce_answer() {
-            Answer::Waiting => Err(Some(Outcome::Wait(Wait::Memory))),
-            Answer::Refused => Err(None),
+            Answer::Waiting => Err(Outcome::Wait(Wait::Memory)),
+            Answer::Refused(kind) => Err(self.bounce_refused(own, kind)),
             Answer::Done(old) => {
                 self.bounce_end();
                 Ok(old)
@@ -130,12 +125,15 @@ impl Sender {
         }
     }
 
-    pub(super) fn bounce_refused(&mut self, own: &Own) -> Outcome {
+    fn bounce_refused(&mut self, own: &Own, kind: FaultKind) -> Outcome {
         self.bounce_end();
-        match &self.peer {
-            Some(peer) => own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access)),
-            None => LOST,
-        }
+        let Some(peer) = &self.peer else { return LOST };
+        let status = match kind {
+            FaultKind::Access => WcStatus::REM_ACCESS_ERR,
+            FaultKind::Request => WcStatus::REM_INV_REQ_ERR,
+            FaultKind::Operation => WcStatus::REM_OP_ERR,
+        };
+        own.refused(peer, status, Some(kind))
     }
 
     fn bounce_start(&mut self, own: &Own, with_area: bool) -> Result<(), Outcome> {
@@ -147,7 +145,9 @@ impl Sender {
     }
 
     fn bounce_answer(&mut self) -> Answer {
-        let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return Answer::Refused };
+        let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else {
+            return Answer::Refused(FaultKind::Access);
+        };
         let Some(request) = bouncing.request else { return Answer::Done(0) };
         match peer.link.bounce_result(request) {
             None => Answer::Waiting,
@@ -155,7 +155,7 @@ impl Sender {
                 bouncing.request = None;
                 // Each part shows that the peer answers: patience is for one of them.
                 self.waiting = None;
-                result.map_or(Answer::Refused, Answer::Done)
+                result.map_or_else(Answer::Refused, Answer::Done)
             }
         }
     }
@@ -163,6 +163,6 @@ impl Sender {
 
 enum Answer {
     Waiting,
-    Refused,
+    Refused(FaultKind),
     Done(u64),
 }

@@ -203,7 +203,7 @@ impl Sender {
                 self.hazard.leave(own.hazard);
                 match self.bounce_atomic(own, remote, atomic) {
                     Ok(old) => old,
-                    Err(outcome) => return outcome.unwrap_or_else(|| self.bounce_refused(own)),
+                    Err(outcome) => return outcome,
                 }
             }
             Found::Refused => {

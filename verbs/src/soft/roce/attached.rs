@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use qpair_roce::{Cause, Extra, Incoming, Outcome, Qpn, Receive, Remote, Rkey, Send};
+use qpair_roce::{AccessError, Cause, Extra, Incoming, Outcome, Qpn, Receive, Remote, Rkey, Send};
 
 use super::memory::{Memory, Place};
 use super::staging::{Bytes, ReadAhead, Source, WriteBehind};
@@ -226,19 +226,26 @@ impl Attached {
     }
 
     /// Takes bytes of a request for a packet; a GPU's are read ahead.
-    pub(super) fn gather(&self, index: u32, offset: u32, to: &mut [u8], ahead: &RefCell<ReadAhead>) -> Option<()> {
+    pub(super) fn gather(
+        &self,
+        index: u32,
+        offset: u32,
+        to: &mut [u8],
+        ahead: &RefCell<ReadAhead>,
+    ) -> Result<(), AccessError> {
         self.with(index, |request| {
             if request.is_on_gpu() {
                 return self.read_ahead(index, request, offset as usize, to, &mut ahead.borrow_mut());
             }
-            let mut moved = true;
+            let mut done = Ok(());
             request.part(offset as usize, to.len(), |at, piece| {
                 // SAFETY: the stretch lies within `to`, and the piece is posted memory, which a peer may write at most as
                 // `device_copy` bears it.
-                moved &= is_moved(unsafe { Spot::host(to[at..].as_mut_ptr()).copy_from(piece.spot(), piece.len) });
+                let one = unsafe { Spot::host(to[at..].as_mut_ptr()).copy_from(piece.spot(), piece.len) };
+                done = done.and(moved(one));
             });
-            moved.then_some(())
-        })?
+            done
+        })
     }
 
     /// The same of a request whose memory is a GPU's, in one piece.
@@ -249,32 +256,38 @@ impl Attached {
         offset: usize,
         to: &mut [u8],
         ahead: &mut ReadAhead,
-    ) -> Option<()> {
-        let mut moved = false;
+    ) -> Result<(), AccessError> {
+        let mut done = Err(AccessError::Key);
         request.part(offset, request.len().saturating_sub(offset), |_, piece| {
             let source = Source::Request(self.qpn, index);
             // SAFETY: the piece is posted memory. It is given back once the request is over, which `Side::complete` has the
             // read-ahead forget before.
             let taken = unsafe { ahead.take(source, (piece.ptr, piece.place), piece.len, to) };
-            moved = match taken {
-                Some(taken) => is_moved(taken.map_err(Box::new)),
+            done = moved(match taken {
+                Some(taken) => taken.map_err(Box::new),
                 // SAFETY: as above; the protocol stays within the request, so that the piece has as many bytes.
-                None => is_moved(unsafe { Spot::host(to.as_mut_ptr()).copy_from(piece.spot(), to.len()) }),
-            };
+                None => unsafe { Spot::host(to.as_mut_ptr()).copy_from(piece.spot(), to.len()) },
+            });
         });
-        moved.then_some(())
+        done
     }
 
     /// Puts bytes of an answer where a request wants them; those for a GPU are written behind.
-    pub(super) fn answer(&self, index: u32, offset: u32, bytes: &[u8], behind: &mut WriteBehind) -> Option<()> {
+    pub(super) fn answer(
+        &self,
+        index: u32,
+        offset: u32,
+        bytes: &[u8],
+        behind: &mut WriteBehind,
+    ) -> Result<(), AccessError> {
         self.with(index, |request| {
             let calc = if let Op::ReadReduce(_, calc) = request.op { Some(*calc) } else { None };
-            let mut moved = true;
+            let mut done = Ok(());
             request.part(offset as usize, bytes.len(), |at, piece| {
                 let bytes = &bytes[at..at + piece.len];
                 // SAFETY: the stretch lies within `bytes`, and the piece is posted memory.
                 let take = || unsafe { take(piece, Spot::host(bytes.as_ptr().cast_mut()), calc) };
-                moved &= is_moved(match piece.spot().on_gpu() {
+                let one = match piece.spot().on_gpu() {
                     None => take(),
                     Some(to) => {
                         let bytes = Bytes { qpn: self.qpn, request: Some(index), calc, bytes };
@@ -282,18 +295,19 @@ impl Attached {
                         // settles what is written behind.
                         unsafe { behind.put(to, bytes) }.map_or_else(take, |put| put.map_err(Box::new))
                     }
-                });
+                };
+                done = done.and(moved(one));
             });
-            moved.then_some(())
-        })?
+            done
+        })
     }
 
-    fn with<R>(&self, index: u32, f: impl FnOnce(&Request<'_>) -> R) -> Option<R> {
+    fn with(&self, index: u32, f: impl FnOnce(&Request<'_>) -> Result<(), AccessError>) -> Result<(), AccessError> {
         // SAFETY: the protocol asks for requests that are under way only: taken up, and not ready.
         let slot = unsafe { self.join.send.slot(index) };
-        let stalled = slot.stalled.as_ref()?;
+        let stalled = slot.stalled.as_ref().ok_or(AccessError::Key)?;
         let with = stalled.borrowed();
-        Some(f(&Request::kept(stalled, &slot.local, &with)))
+        f(&Request::kept(stalled, &slot.local, &with))
     }
 
     /// The next receive, taken for a message: a datagram's has room for so many bytes.
@@ -329,7 +343,13 @@ impl Attached {
     }
 
     /// Puts bytes of a message into the receive that was taken for it; those for a GPU are written behind.
-    pub(super) fn fill(&self, slot: u32, offset: u32, bytes: &[u8], behind: &mut WriteBehind) -> Option<()> {
+    pub(super) fn fill(
+        &self,
+        slot: u32,
+        offset: u32,
+        bytes: &[u8],
+        behind: &mut WriteBehind,
+    ) -> Result<(), AccessError> {
         let inbound = &self.join.inbound;
         let with = Borrowed { inline: Some(bytes), ..Borrowed::default() };
         scatter(inbound, slot, offset.into(), &Request::of_bytes(&with), |to, piece: Piece| {
@@ -343,14 +363,14 @@ impl Attached {
                 // SAFETY: the receive is taken and marked, and the queue pair does not take it back before the protocol has
                 // left; what is written behind is settled before the receive completes, and after each round.
                 if let Some(put) = unsafe { behind.put((at.as_ptr(), place), bytes) } {
-                    return if is_moved(put.map_err(Box::new)) { Ok(()) } else { Err(NotPut::Fault) };
+                    return moved(put.map_err(Box::new)).map_err(|_| NotPut::Fault);
                 }
             }
             // SAFETY: the receive is taken and marked, and the queue pair does not take it back before the protocol has
             // left; the piece is part of `bytes`.
             unsafe { put_at(inbound, to.0, found, piece) }
         })
-        .ok()
+        .map_err(|_| AccessError::Operation)
     }
 
     /// A message is in its receive, or failed it.
@@ -423,9 +443,12 @@ impl Attached {
     }
 }
 
-/// Whether bytes were moved; what a GPU's driver says otherwise is logged.
-pub(super) fn is_moved(moved: Result<(), Box<GpuError>>) -> bool {
-    moved.inspect_err(|error| tracing::error!(%error, "GPU memory of a packet was not moved")).is_ok()
+/// What becomes of bytes that a GPU did not move: what its driver says is logged.
+pub(super) fn moved(moved: Result<(), Box<GpuError>>) -> Result<(), AccessError> {
+    moved.map_err(|error| {
+        tracing::error!(%error, "GPU memory of a packet was not moved");
+        AccessError::Operation
+    })
 }
 
 /// True for what an atomic can be about.

@@ -8,7 +8,7 @@ use qpair_roce::{
     AccessError, Cause, Change, Completion, Host, NumberTable, Outcome, Qpn, Receive, Remote, Right, Rkey,
 };
 
-use super::attached::{Attached, is_moved};
+use super::attached::{Attached, moved};
 use super::memory::{Memory, Place};
 use super::staging::{Bytes, ReadAhead, Source, WriteBehind};
 use crate::memory::{Atomic, Spot};
@@ -71,16 +71,15 @@ impl Host for Side {
     fn gather(&self, from: Memory, offset: u32, to: &mut [u8]) -> Result<(), AccessError> {
         let Place::Request(index) = from.place else { return Err(AccessError::Key) };
         let attached = self.attached.get(from.qpn).ok_or(AccessError::Key)?;
-        attached.gather(index, offset, to, &self.ahead).ok_or(AccessError::Key)
+        attached.gather(index, offset, to, &self.ahead)
     }
 
     fn scatter(&mut self, to: Memory, offset: u32, bytes: &[u8]) -> Result<(), AccessError> {
         let attached = self.attached.get(to.qpn).ok_or(AccessError::Key)?;
-        let done = match to.place {
+        match to.place {
             Place::Request(index) => attached.answer(index, offset, bytes, &mut self.behind),
             Place::Receive(slot) => attached.fill(slot, offset, bytes, &mut self.behind),
-        };
-        done.ok_or(AccessError::Key)
+        }
     }
 
     fn patience(&self) -> Duration {
@@ -107,13 +106,12 @@ impl Host for Side {
             // SAFETY: the key grants as many bytes there, and stays granted until the hazard is left, before which the engine
             // settles what is written behind.
             if let Some(put) = unsafe { self.behind.put(spot, bytes) } {
-                return if is_moved(put.map_err(Box::new)) { Ok(()) } else { Err(AccessError::Key) };
+                return moved(put.map_err(Box::new));
             }
         }
         // SAFETY: the key grants as many bytes there, and stays granted; all access to exposed memory is by `device_copy`
         // or atomic.
-        let moved = unsafe { to.copy_from(Spot::host(bytes.as_ptr().cast_mut()), bytes.len()) };
-        if is_moved(moved) { Ok(()) } else { Err(AccessError::Key) }
+        moved(unsafe { to.copy_from(Spot::host(bytes.as_ptr().cast_mut()), bytes.len()) })
     }
 
     fn read(&self, qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
@@ -126,12 +124,11 @@ impl Host for Side {
             // SAFETY: the key grants `rest` bytes there, until the hazard is left, before which the engine ends such accesses.
             let taken = unsafe { self.ahead.borrow_mut().take(Source::Answer(qpn), spot, rest, to) };
             if let Some(taken) = taken {
-                return if is_moved(taken.map_err(Box::new)) { Ok(()) } else { Err(AccessError::Key) };
+                return moved(taken.map_err(Box::new));
             }
         }
         // SAFETY: as in `write`.
-        let moved = unsafe { Spot::host(to.as_mut_ptr()).copy_from(from, to.len()) };
-        if is_moved(moved) { Ok(()) } else { Err(AccessError::Key) }
+        moved(unsafe { Spot::host(to.as_mut_ptr()).copy_from(from, to.len()) })
     }
 
     fn begin_read(&mut self, qpn: Qpn, at: Remote, len: u32) {
@@ -174,7 +171,7 @@ impl Host for Side {
         // Who is told of it looks at its memory, and has that of requests back.
         self.behind.settle();
         let is_lost = self.behind.has_lost(qpn);
-        let but = |outcome| if is_lost && outcome == Outcome::Success { Outcome::LocalProtection } else { outcome };
+        let but = |outcome| if is_lost && outcome == Outcome::Success { Outcome::LocalOperation } else { outcome };
         let Some(attached) = self.attached.get_mut(qpn) else { return };
         match completion {
             Completion::Sent { id, outcome, .. } => {
@@ -206,6 +203,7 @@ const fn status(outcome: Outcome) -> WcStatus {
         Outcome::Success => WcStatus::SUCCESS,
         Outcome::LocalLength => WcStatus::LOC_LEN_ERR,
         Outcome::LocalProtection => WcStatus::LOC_PROT_ERR,
+        Outcome::LocalOperation => WcStatus::LOC_QP_OP_ERR,
         Outcome::Flushed => WcStatus::WR_FLUSH_ERR,
         Outcome::BadResponse => WcStatus::BAD_RESP_ERR,
         Outcome::RemoteInvalidRequest => WcStatus::REM_INV_REQ_ERR,
