@@ -106,6 +106,37 @@ fn one_message_is_polled_for_and_taken_where_it_is() {
 }
 
 #[test]
+fn the_first_of_some_messages_is_taken_whichever_it_is() {
+    for len in [0, 8, 300, 8192] {
+        let mut pair = Pair::new();
+        let order = [4, 9, 2, 3, 7];
+        for tag in order {
+            pair.a.send_copy(pair.ep_a, Tag(tag), &pattern(len, tag as usize)).unwrap();
+        }
+        let (mut taken, mut others) = (Vec::new(), Vec::new());
+        let (ep_b, start) = (pair.ep_b, Instant::now());
+        while taken.len() + others.len() < order.len() {
+            assert!(start.elapsed() < patient_limit());
+            pair.a.poll().unwrap();
+            let find = |ep, Tag(tag)| (ep == ep_b && tag < 5 && !taken.contains(&tag)).then_some(tag);
+            match pair.b.poll_for_any(find, |tag, found| (tag, found == pattern(len, tag as usize))).unwrap() {
+                Polled::Message((tag, is_right)) => {
+                    assert!(is_right, "{len}");
+                    taken.push(tag);
+                }
+                Polled::Event(Event::Received { tag: Tag(tag), message: found, .. }) => {
+                    assert!(found == pattern(len, tag as usize), "{len}");
+                    others.push(tag);
+                }
+                Polled::Event(other) => panic!("{}", brief(&other)),
+                _ => std::thread::yield_now(),
+            }
+        }
+        assert_eq!((taken, others), (vec![4, 2, 3], vec![9, 7]), "{len}");
+    }
+}
+
+#[test]
 fn buffers_come_back_and_messages_land_in_any_memory() {
     for len in [100, 8192, 8196, 1 << 20] {
         let mut pair = Pair::new();

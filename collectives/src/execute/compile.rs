@@ -9,7 +9,7 @@ use super::lower::{Lowered, Way, lower, lower_alone};
 use super::net::Net;
 use super::numbers::stream;
 use super::source::{Known, OwnPlan, Programs, Source};
-use super::straight::{SCRATCH, straight_order};
+use super::straight::{Order, SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
 use crate::cost::SLOT;
@@ -73,7 +73,7 @@ pub(crate) struct Compiled {
     /// Whether messages are not copied: memory is exposed, for peers to read what they receive; or they go by slots.
     pub(super) large: bool,
     /// The order in which its steps are run straight, if they may be.
-    pub(super) straight: Option<Box<[u32]>>,
+    pub(super) straight: Option<Order>,
     /// Whether they go by slots, since a device does not reach the memory of a GPU.
     pub(super) staged: bool,
     /// Whether each peer is told of nothing but what it is given, since it knows its own part of the plan alone.

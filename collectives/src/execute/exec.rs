@@ -6,7 +6,7 @@ use qpair_verbs::calc::Calc;
 use super::compile::{Compiled, Span, Step};
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
-use super::straight::Straight;
+use super::straight::{Order, Straight};
 use super::tag::{Fields, Kind};
 use crate::fault::Outcome;
 use crate::plan::{Buffer, What};
@@ -49,11 +49,13 @@ impl Exec<'_> {
         if let Some(scratch) = straight.scratch.bytes(all).filter(|scratch| !scratch.is_empty()) {
             self.run.scratch.put(all, scratch, None).map_err(|reason| self.failed(reason))?;
         }
-        let order = self.plan.straight.take().unwrap_or_default();
-        let (done, left) = order.split_at(straight.done.min(order.len()));
+        let order = self.plan.straight.take();
+        let steps = order.as_ref().map_or(&[][..], Order::steps);
+        let (done, left) = steps.split_at(straight.done.min(steps.len()));
         // It is not complete before what came is looked at.
         self.run.open += 1;
-        for &number in done {
+        let ahead = left.iter().filter(|&&number| straight.over >> number & 1 == 1);
+        for &number in done.iter().chain(ahead) {
             let Step { what, slot, .. } = self.plan.steps[number as usize];
             if what.is_recv() {
                 self.run.arrived[slot as usize] += 1;
@@ -68,7 +70,7 @@ impl Exec<'_> {
             self.local(copy, None)?;
             self.complete(copy);
         }
-        self.plan.straight = Some(order);
+        self.plan.straight = order;
         let states = &self.run.states;
         self.run.ready.retain(|&number| states[number as usize] != State::Done);
         self.unstash()?;

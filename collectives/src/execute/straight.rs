@@ -29,16 +29,34 @@ const MOST: usize = u64::BITS as usize;
 /// Bytes of scratch of such a plan, at most.
 pub(super) const SCRATCH: usize = 64 << 10;
 
+/// How the steps of a plan are run straight.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// All steps.
+    steps: Box<[u32]>,
+    /// By step: those that have to be done before.
+    after: Box<[u64]>,
+}
+
+impl Order {
+    /// The steps in the order in which they are done, but for messages that come before they are waited for.
+    pub(super) fn steps(&self) -> &[u32] {
+        &self.steps
+    }
+}
+
 /// The order in which the steps of a plan are run straight, none of whose messages goes otherwise than by a copy: messages are
 /// sent as soon as they may be, and waited for last, in the order of the program. `None` where that does not do, as
 /// a message would be sent after another has been waited for that it does not have to wait for by the plan, and that does not
 /// come before one from the same peer that it has to wait for.
-pub(super) fn straight_order(steps: &[Step], program: &Program) -> Option<Box<[u32]>> {
+pub(super) fn straight_order(steps: &[Step], program: &Program) -> Option<Order> {
     if steps.len() > MOST {
         return None;
     }
     let order = in_order(steps, program);
-    waits_for_no_other(steps, &order, program).then_some(order)
+    let after = |step| program.deps(step).iter().fold(0, |all, dep| all | 1 << dep);
+    let after = (0..steps.len() as u32).map(after).collect();
+    waits_for_no_other(steps, &order, program).then_some(Order { steps: order, after })
 }
 
 fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {
@@ -94,6 +112,8 @@ pub(crate) struct Straight {
     pub(super) given: u64,
     /// How many steps are done, in the order in which they are run.
     pub(super) done: usize,
+    /// By step: those that are done, of which some receives are ahead of that order.
+    pub(super) over: u64,
     /// What came that is not what is next.
     pub(super) came: Option<Came>,
     /// How many operations were run to their end, and how many were not.
@@ -155,14 +175,15 @@ impl Course<'_> {
     pub(crate) fn run(mut self) -> bool {
         let plan = self.plan;
         self.wait.reset();
-        (self.books.given, self.books.done) = (0, 0);
+        (self.books.given, self.books.done, self.books.over) = (0, 0, 0);
         self.books.numbers.clear();
         for peer in &plan.peers {
             self.books.numbers.push(self.net.enlist(peer.rank, plan.call));
         }
-        let complete = plan.straight.iter().flatten().all(|&number| {
-            let done = self.step(number);
+        let complete = plan.straight.iter().flat_map(|order| &order.steps).all(|&number| {
+            let done = self.books.over >> number & 1 == 1 || self.step(number);
             self.books.done += usize::from(done);
+            self.books.over |= u64::from(done) << number;
             done
         }) && !self.has_more();
         #[cfg(test)]
@@ -257,16 +278,24 @@ impl Course<'_> {
         }
         let patience = self.patience_with(peer.rank);
         loop {
-            let polled = {
-                let memory = named((self.input, self.data, &mut self.books.scratch), step.dst.buffer);
-                self.net.worker.poll_for(from, due, |message| take(self.plan, step, memory, message))
-            };
+            let Course { net, plan, input, data, books, .. } = self;
+            let Straight { numbers, scratch, over, .. } = &mut **books;
+            let find =
+                |ep, tag| if (ep, tag) == (from, due) { Some(number) } else { ahead(plan, numbers, *over, ep, tag) };
+            let polled = net.worker.poll_for_any(find, |number, message| {
+                let step = &plan.steps[number as usize];
+                let memory = named((input, data, scratch), step.dst.buffer);
+                (number, take(plan, step, memory, message))
+            });
             match polled {
-                Ok(Polled::Message(true)) => {
+                Ok(Polled::Message((taken, true))) => {
                     self.wait.reset();
-                    return true;
+                    if taken == number {
+                        return true;
+                    }
+                    self.books.over |= 1 << taken;
                 }
-                Ok(Polled::Message(false)) => return self.stop(Came::Unfit(number)),
+                Ok(Polled::Message((taken, false))) => return self.stop(Came::Unfit(taken)),
                 Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {
                     Some(fields) => self.net.stash.push(Early { fields, contents: message }),
                     None => return self.stop(Came::Event(Event::Received { ep, tag, message })),
@@ -311,6 +340,21 @@ impl Course<'_> {
     fn may_wait(&mut self, patience: Patience) -> bool {
         !self.alarm.is_raised() && self.wait.pause_briefly(patience)
     }
+}
+
+/// The receive of a message that may be taken though another is waited for: nothing that it has to follow is left to do. `over`:
+/// what is done.
+fn ahead(plan: &Compiled, numbers: &[Number], over: u64, ep: EndpointId, tag: Tag) -> Option<u32> {
+    let fields = Fields::decode(tag).filter(|fields| fields.kind == Kind::Data)?;
+    let slot = plan.slot(fields.rank)?;
+    let peer = &plan.peers[slot as usize];
+    let is_of_this = numbers[slot as usize].sequence() == fields.sequence;
+    if !is_of_this || (peer.ep, peer.theirs) != (Some(ep), Some(fields.plan)) {
+        return None;
+    }
+    let number = plan.receive(slot, fields.message)?;
+    let after = plan.straight.as_ref()?.after[number as usize];
+    (over >> number & 1 == 0 && after & !over == 0).then_some(number)
 }
 
 /// Puts a message where its receive wants it.

@@ -1,4 +1,4 @@
-//! Polling for one message.
+//! Polling for one message, or the first of some.
 
 use super::Worker;
 use super::error::WorkerError;
@@ -22,10 +22,10 @@ pub(super) trait Await {
     /// Whether there is something.
     fn is_something(&self) -> bool;
 
-    /// Whether it is that message.
-    fn is(&self, ep: EndpointId, tag: Tag) -> bool;
+    /// Whether it is that message, which is taken then.
+    fn is(&mut self, ep: EndpointId, tag: Tag) -> bool;
 
-    /// Takes the message.
+    /// Takes the message that was said to be it last.
     fn take(&mut self, message: &[u8]);
 }
 
@@ -39,7 +39,7 @@ impl Await for Nothing {
     }
 
     #[inline(always)]
-    fn is(&self, _: EndpointId, _: Tag) -> bool {
+    fn is(&mut self, _: EndpointId, _: Tag) -> bool {
         false
     }
 
@@ -47,28 +47,33 @@ impl Await for Nothing {
     fn take(&mut self, _: &[u8]) {}
 }
 
-/// One message, and what is made of it.
-struct One<F, R> {
-    ep: EndpointId,
-    tag: Tag,
-    make: Option<F>,
+/// The first of some messages, and what is made of it.
+struct First<K, F, M, R> {
+    find: F,
+    found: Option<K>,
+    make: Option<M>,
     made: Option<R>,
 }
 
-impl<F: FnOnce(&[u8]) -> R, R> Await for One<F, R> {
+impl<K, F, M, R> Await for First<K, F, M, R>
+where
+    F: FnMut(EndpointId, Tag) -> Option<K>,
+    M: FnOnce(K, &[u8]) -> R,
+{
     #[inline(always)]
     fn is_something(&self) -> bool {
         true
     }
 
     #[inline(always)]
-    fn is(&self, ep: EndpointId, tag: Tag) -> bool {
-        (self.ep, self.tag) == (ep, tag)
+    fn is(&mut self, ep: EndpointId, tag: Tag) -> bool {
+        self.found = (self.find)(ep, tag);
+        self.found.is_some()
     }
 
     #[inline(always)]
     fn take(&mut self, message: &[u8]) {
-        self.made = self.make.take().map(|make| make(message));
+        self.made = self.found.take().zip(self.make.take()).map(|(key, make)| make(key, message));
     }
 }
 
@@ -117,14 +122,55 @@ impl Worker {
         tag: Tag,
         make: impl FnOnce(&[u8]) -> R,
     ) -> Result<Polled<R>, WorkerError> {
-        let mut one = One { ep, tag, make: Some(make), made: None };
-        match self.poll_awaiting(&mut one)? {
-            Some(Event::Received { ep, tag, message }) if one.is(ep, tag) => {
-                one.take(&message);
-                Ok(one.made.map_or(Polled::Nothing, Polled::Message))
+        self.poll_for_any(|of, with| ((of, with) == (ep, tag)).then_some(()), |(), message| make(message))
+    }
+
+    /// The same for one who waits for any of several messages: `find` says which of them a message is, if any, and `make` is told.
+    ///
+    /// ```
+    /// # use qpair_transport::{Config, Polled, Tag, Worker};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut worker = Worker::new(Config::default())?;
+    /// # let server = worker.listen("127.0.0.1:0")?;
+    /// # let ep = worker.connect(server.local_addr())?;
+    /// # while !matches!(worker.poll()?, Some(qpair_transport::Event::Accepted { .. })) {}
+    /// # while worker.send_copy(ep, Tag(0), &[]).is_err() {
+    /// #     worker.poll()?;
+    /// # }
+    /// worker.send_copy(ep, Tag(11), b"ab")?;
+    /// worker.send_copy(ep, Tag(10), b"cde")?;
+    /// let mut lengths = [None; 2];
+    /// while lengths.contains(&None) {
+    ///     let place = |tag: Tag| tag.0.checked_sub(10).map(|place| place as usize);
+    ///     let missing = |_, tag| place(tag).filter(|&place| lengths.get(place) == Some(&None));
+    ///     if let Polled::Message((place, len)) = worker.poll_for_any(missing, |place, message| (place, message.len()))? {
+    ///         lengths[place] = Some(len);
+    ///     }
+    /// }
+    /// assert_eq!(lengths, [Some(3), Some(2)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`poll`](Worker::poll).
+    #[inline]
+    pub fn poll_for_any<K, R>(
+        &mut self,
+        find: impl FnMut(EndpointId, Tag) -> Option<K>,
+        make: impl FnOnce(K, &[u8]) -> R,
+    ) -> Result<Polled<R>, WorkerError> {
+        let mut first = First { find, found: None, make: Some(make), made: None };
+        match self.poll_awaiting(&mut first)? {
+            Some(Event::Received { ep, tag, message }) => {
+                if first.is(ep, tag) {
+                    first.take(&message);
+                    return Ok(first.made.map_or(Polled::Nothing, Polled::Message));
+                }
+                Ok(Polled::Event(Event::Received { ep, tag, message }))
             }
             Some(event) => Ok(Polled::Event(event)),
-            None => Ok(one.made.map_or(Polled::Nothing, Polled::Message)),
+            None => Ok(first.made.map_or(Polled::Nothing, Polled::Message)),
         }
     }
 }

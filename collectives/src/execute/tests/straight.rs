@@ -9,7 +9,7 @@ use crate::plan::What;
 /// What a rank does in the order in which it runs straight; `None` where it does not.
 fn course(key: &Key, me: u32) -> (Compiled, Option<Vec<u32>>) {
     let plan = Compiled::new(key.clone(), me, &Tuner::default(), &[]).unwrap();
-    let order = plan.straight.as_ref().map(|order| order.to_vec());
+    let order = plan.straight.as_ref().map(|order| order.steps().to_vec());
     (plan, order)
 }
 
@@ -143,19 +143,52 @@ fn messages_of_operations_to_come_are_kept() {
     assert_eq!(vector.unwrap(), [5.0; 2]);
 }
 
+/// Rank 1 of two trees gives up its vector and gets the halves of the sum, of which either may come first.
+fn halves(times: u32, mut pause: impl FnMut(&mut Forger)) -> (Reduced, [u32; 2]) {
+    let script = |forger: &mut Forger, _| {
+        for sequence in 0..times as u16 {
+            forger.hear(Kind::Data);
+            forger.hear(Kind::Data);
+            forger.say_in(sequence, Kind::Data, 1, &[f32::from(sequence); 4].map(f32::to_le_bytes).concat());
+            pause(forger);
+            forger.say_in(sequence, Kind::Data, 0, &[10.0_f32; 4].map(f32::to_le_bytes).concat());
+        }
+    };
+    play_and(times, key(Algorithm::DoubleTree, 8), script, Communicator::run_straight)
+}
+
+#[test]
+fn what_comes_before_it_is_waited_for_is_taken_straight() {
+    let (vector, ended) = halves(5, |_| ());
+    assert_eq!(vector.unwrap(), [[10.0; 4], [4.0; 4]].concat());
+    assert_eq!(ended, [4, 0]);
+}
+
+#[test]
+fn the_engine_goes_on_behind_what_was_taken_before_it_was_waited_for() {
+    let (vector, [_, stopped]) = halves(3, keep_waiting);
+    assert_eq!(vector.unwrap(), [[10.0; 4], [2.0; 4]].concat());
+    assert_eq!(stopped, 2);
+}
+
+/// Keeps the other rank waiting far beyond the polls of a short wait, also where many threads share the cores: each gets as many
+/// turns.
+fn keep_waiting(forger: &mut Forger) {
+    let (since, mut turns) = (Instant::now(), 0);
+    while turns < 500 || since.elapsed() < Duration::from_millis(100) {
+        forger.worker.poll().unwrap();
+        std::thread::yield_now();
+        turns += 1;
+    }
+}
+
 /// A peer that keeps it waiting for longer than it waits so.
 #[test]
 fn what_takes_long_is_left_to_the_engine() {
     let (vector, [_, stopped]) = straight(3, |forger| {
         for sequence in 0..3 {
             forger.hear(Kind::Data);
-            // Far beyond the polls of a short wait, also where many threads share the cores: each gets as many turns.
-            let (since, mut turns) = (Instant::now(), 0);
-            while turns < 500 || since.elapsed() < Duration::from_millis(100) {
-                forger.worker.poll().unwrap();
-                std::thread::yield_now();
-                turns += 1;
-            }
+            keep_waiting(forger);
             forger.say_in(sequence, Kind::Data, 0, &ones());
         }
     });
