@@ -161,7 +161,7 @@ roce_lane() { # its number, pairs
 
 # ibv_rc_pingpong as either side.
 pingpong() {
-  local why program=$build/debug/examples/rc_pingpong theirs="ibv_rc_pingpong -d rxe0 -g 1" limit=180
+  local why program=$bin/rc_pingpong theirs="ibv_rc_pingpong -d rxe0 -g 1" limit=180
   why=''
   meet 18515 1 "$theirs" here "$program connect --ibv $(address_of 1)"
   conclude "ibv_rc_pingpong, which serves" 18515
@@ -172,7 +172,7 @@ pingpong() {
 
 # rping, whose connections rdma_cm makes, as either side.
 rpings() {
-  local why program=$build/debug/examples/rping limit=180 ready_when=true theirs ours
+  local why program=$bin/rping limit=180 ready_when=true theirs ours
   for theirs in 10.77.0.11 fd77::11; do
     ours=${theirs%11}1
     why=''
