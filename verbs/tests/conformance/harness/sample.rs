@@ -90,8 +90,9 @@ impl Fill {
     }
 }
 
-/// How often pseudo-random bytes are alike but for one word.
-const BLOCK: usize = 4096;
+/// How often pseudo-random bytes are alike but for one word: no multiple of a packet or page, so that one that lands in another's
+/// place is found.
+const BLOCK: usize = 4096 + 8;
 
 /// A word of the pseudo-random sequence of `seed`.
 fn splitmix64(seed: u64, turn: u64) -> [u8; 8] {
