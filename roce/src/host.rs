@@ -14,7 +14,7 @@ pub trait Host {
     /// Reads bytes of a request's local memory, from `offset` on, into `to`. The engine stays within the request's length.
     ///
     /// # Errors
-    /// [`AccessError`]: the memory is not there any more.
+    /// [`AccessError`]: the memory is not there any more, or does not do it.
     fn gather(&self, from: Self::Local, offset: u32, to: &mut [u8]) -> Result<(), AccessError>;
 
     /// Writes bytes to a request's local memory, from `offset` on. The engine stays within the request's length.
@@ -48,7 +48,7 @@ pub trait Host {
     /// Writes what the peer sent.
     ///
     /// # Errors
-    /// [`AccessError`]: the key was withdrawn, or never allowed that.
+    /// [`AccessError`]: the key was withdrawn, or never allowed that, or the memory does not do it.
     fn write(&mut self, qpn: Qpn, at: Remote, bytes: &[u8]) -> Result<(), AccessError>;
 
     /// Reads what the peer wants.
@@ -114,7 +114,8 @@ pub enum AccessError {
     /// The key, the range or the key's right is wrong.
     #[error("the key, the range or the right is wrong")]
     Key,
-    /// The peer may, and the memory does not do it. The peer learns that its request can not be carried out.
+    /// It may be, and the memory does not do it. The peer learns that its request can not be carried out; one of this side's ends
+    /// with [`Outcome::LocalOperation`].
     #[error("the memory does not do that")]
     Operation,
 }

@@ -46,7 +46,7 @@ codes!(WcStatus {
     SUCCESS = 0, "success";
     /// The message does not fit the receive, or exceeds the device's limit.
     LOC_LEN_ERR = 1, "local length error";
-    /// The queue pair can not do what was asked.
+    /// The queue pair can not do what was asked, or its memory did not.
     LOC_QP_OP_ERR = 2, "local QP operation error";
     /// A local buffer does not belong to the queue pair's protection domain.
     LOC_PROT_ERR = 4, "local protection error";

@@ -416,6 +416,12 @@ impl Communicator {
         self.core.borrow().straight.ended
     }
 
+    /// How many messages were taken before they were waited for.
+    #[cfg(test)]
+    pub(crate) fn taken_ahead(&self) -> u32 {
+        self.core.borrow().straight.ahead
+    }
+
     pub(super) fn core_mut(&mut self) -> &mut Core {
         self.core.get_mut()
     }

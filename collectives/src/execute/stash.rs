@@ -1,5 +1,5 @@
 //! Messages that nothing takes yet: of operations that this rank has not begun, as a peer may be ahead, and of one that is run
-//! straight, for a step that is not next.
+//! straight, for a step that has to wait for others.
 
 use std::collections::VecDeque;
 
@@ -47,5 +47,11 @@ impl Stash {
         let due = |early: &Early| early.fields.rank == rank && early.fields.sequence == sequence;
         let at = self.early.iter().position(due)?;
         self.early.remove(at)
+    }
+
+    /// That message.
+    pub(super) fn take_message(&mut self, due: Fields) -> Option<Message> {
+        let at = self.early.iter().position(|early| early.fields == due)?;
+        self.early.remove(at).map(|early| early.contents)
     }
 }

@@ -2,8 +2,9 @@
 //! that wait for different peers.
 //!
 //! That is done where a rank waits for its operation, nothing else is under way, all messages are copied, and none would have to
-//! wait longer so than it does by the plan ([`straight_order`]). Whatever else happens on the way than what is next, [`Engine`]
-//! goes on from there with the same plan: a peer that has no room, or keeps this rank waiting, or sends something else.
+//! wait longer so than it does by the plan ([`straight_order`]). A message that comes before it is waited for is taken where its step
+//! may be done. Whatever else happens, [`Engine`] goes on from there with the same plan: a peer that has no room, or keeps this
+//! rank waiting, or sends something else.
 //!
 //! [`Engine`]: super::Engine
 
@@ -114,18 +115,21 @@ pub(crate) struct Straight {
     pub(super) done: usize,
     /// By step: those that are done, of which some receives are ahead of that order.
     pub(super) over: u64,
-    /// What came that is not what is next.
+    /// What came that no step may take.
     pub(super) came: Option<Came>,
     /// How many operations were run to their end, and how many were not.
     #[cfg(test)]
     pub(crate) ended: [u32; 2],
+    /// How many messages were taken before they were waited for.
+    #[cfg(test)]
+    pub(crate) ahead: u32,
 }
 
 /// What came while something else was waited for.
 #[derive(Debug)]
 pub(super) enum Came {
     Event(Event),
-    /// What that step waited for, and it does not fit.
+    /// What is for that step, and it does not fit.
     Unfit(u32),
     /// Nothing comes any more.
     Broken(WorkerError),
@@ -266,17 +270,13 @@ impl Course<'_> {
         let peer = &self.plan.peers[step.slot as usize];
         let (Some(from), Some(plan)) = (peer.ep, peer.theirs) else { return false };
         let sequence = self.books.numbers[step.slot as usize].sequence();
-        let due = Fields { kind: Kind::Data, rank: peer.rank, plan, sequence, message: step.message }.encode();
+        let due = Fields { kind: Kind::Data, rank: peer.rank, plan, sequence, message: step.message };
         if !self.net.stash.is_empty()
-            && let Some(Early { fields, contents }) = self.net.stash.take(peer.rank, sequence)
+            && let Some(contents) = self.net.stash.take_message(due)
         {
-            let tag = fields.encode();
-            if tag != due {
-                return self.stop(Came::Event(Event::Received { ep: from, tag, message: contents }));
-            }
             return take(self.plan, step, self.memory(step.dst), &contents) || self.stop(Came::Unfit(number));
         }
-        let patience = self.patience_with(peer.rank);
+        let (due, patience) = (due.encode(), self.patience_with(peer.rank));
         loop {
             let Course { net, plan, input, data, books, .. } = self;
             let Straight { numbers, scratch, over, .. } = &mut **books;
@@ -294,6 +294,10 @@ impl Course<'_> {
                         return true;
                     }
                     self.books.over |= 1 << taken;
+                    #[cfg(test)]
+                    {
+                        self.books.ahead += 1;
+                    }
                 }
                 Ok(Polled::Message((taken, false))) => return self.stop(Came::Unfit(taken)),
                 Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {

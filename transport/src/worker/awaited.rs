@@ -5,7 +5,7 @@ use super::error::WorkerError;
 use super::event::Event;
 use super::ids::{EndpointId, Tag};
 
-/// What came while one message was polled for.
+/// What came while a message was polled for, or any of some.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Polled<R> {
@@ -125,7 +125,9 @@ impl Worker {
         self.poll_for_any(|of, with| ((of, with) == (ep, tag)).then_some(()), |(), message| make(message))
     }
 
-    /// The same for one who waits for any of several messages: `find` says which of them a message is, if any, and `make` is told.
+    /// Polls as [`poll_for`](Worker::poll_for) for one who waits for any of several messages: `find` says which of them a message
+    /// is, if any, and `make` is told. `find` may be asked about a message more than once, and about one that is refused then; what
+    /// `make` is given is taken.
     ///
     /// ```
     /// # use qpair_transport::{Config, Polled, Tag, Worker};

@@ -143,32 +143,53 @@ fn messages_of_operations_to_come_are_kept() {
     assert_eq!(vector.unwrap(), [5.0; 2]);
 }
 
-/// Rank 1 of two trees gives up its vector and gets the halves of the sum, of which either may come first.
-fn halves(times: u32, mut pause: impl FnMut(&mut Forger)) -> (Reduced, [u32; 2]) {
+/// Rank 1 of two trees gives up its vector and gets the halves of the sum, the second first. How often that was done straight, how
+/// often it stopped, and how many halves were taken before the first was. One half that is too short is the last.
+fn halves(times: u32, second: fn(u16) -> Vec<f32>, pause: fn(&mut Forger)) -> (Reduced, [u32; 3]) {
+    let bytes = |half: &[f32]| half.iter().flat_map(|element| element.to_le_bytes()).collect::<Vec<_>>();
     let script = |forger: &mut Forger, _| {
         for sequence in 0..times as u16 {
             forger.hear(Kind::Data);
             forger.hear(Kind::Data);
-            forger.say_in(sequence, Kind::Data, 1, &[f32::from(sequence); 4].map(f32::to_le_bytes).concat());
+            let second = second(sequence);
+            forger.say_in(sequence, Kind::Data, 1, &bytes(&second));
+            if second.len() < 4 {
+                forger.is_closed();
+                return;
+            }
             pause(forger);
-            forger.say_in(sequence, Kind::Data, 0, &[10.0_f32; 4].map(f32::to_le_bytes).concat());
+            forger.say_in(sequence, Kind::Data, 0, &bytes(&[10.0; 4]));
         }
     };
-    play_and(times, key(Algorithm::DoubleTree, 8), script, Communicator::run_straight)
+    let see = |comm: &Communicator| {
+        let [whole, stopped] = comm.run_straight();
+        [whole, stopped, comm.taken_ahead()]
+    };
+    play_and(times, key(Algorithm::DoubleTree, 8), script, see)
 }
 
+/// How many are taken so depends on who is when at work.
 #[test]
 fn what_comes_before_it_is_waited_for_is_taken_straight() {
-    let (vector, ended) = halves(5, |_| ());
+    let (vector, [whole, stopped, ahead]) = halves(50, |_| vec![4.0; 4], |_| ());
     assert_eq!(vector.unwrap(), [[10.0; 4], [4.0; 4]].concat());
-    assert_eq!(ended, [4, 0]);
+    assert_eq!(whole + stopped, 49);
+    assert!((1..=49).contains(&ahead), "{ahead}");
 }
 
 #[test]
 fn the_engine_goes_on_behind_what_was_taken_before_it_was_waited_for() {
-    let (vector, [_, stopped]) = halves(3, keep_waiting);
+    let (vector, [_, stopped, _]) = halves(3, |_| vec![2.0; 4], keep_waiting);
     assert_eq!(vector.unwrap(), [[10.0; 4], [2.0; 4]].concat());
     assert_eq!(stopped, 2);
+}
+
+#[test]
+fn what_comes_before_it_is_waited_for_has_to_fit() {
+    let (result, [whole, ..]) = halves(2, |sequence| vec![4.0; 4 - usize::from(sequence)], |_| ());
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("does not fit what came for it"), "{error}");
+    assert_eq!(whole, 0);
 }
 
 /// Keeps the other rank waiting far beyond the polls of a short wait, also where many threads share the cores: each gets as many

@@ -127,7 +127,7 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
     }
 
     /// Makes the next packet in `to`, but for its CRC; its length, and the path that it goes; `None` if there is nothing to
-    /// send. The request is done with that. If its memory is gone it fails, and the queue pair with it.
+    /// send. The request is done with that. If its memory is gone, or does not work, it fails, and the queue pair with it.
     ///
     /// # Panics
     /// If `to` is shorter than [`longest_packet`](DatagramConfig::longest_packet).

@@ -247,10 +247,10 @@ fn after(status: WcStatus) -> &'static str {
             "the peer's memory was not to be reached so: see that it is exposed, and long enough, and connect again"
         }
         WcStatus::REM_OP_ERR => {
-            "the peer could not read or write its memory: its log tells why, where that is a GPU's. Connect again"
+            "the peer could not carry out a request, or is gone: where its memory is a GPU's, its log tells why. Connect again"
         }
         WcStatus::LOC_QP_OP_ERR => {
-            "this side could not read or write its memory: the log tells why, where that is a GPU's. Connect again"
+            "this side could not carry out a request: where its memory is a GPU's, the log tells why. Connect again"
         }
         _ => "connect again",
     }

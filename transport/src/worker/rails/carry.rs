@@ -85,7 +85,8 @@ impl Worker {
         };
         if !succeeded {
             match wc.status {
-                // The memory was not to be read, or written, so: another rail would be told the same.
+                // The memory was not to be read, or written, so: another rail would be told the same. One whose device failed with
+                // it (LOC_QP_OP_ERR, REM_OP_ERR) may be another's yet.
                 WcStatus::REM_ACCESS_ERR
                 | WcStatus::REM_INV_REQ_ERR
                 | WcStatus::LOC_PROT_ERR
