@@ -51,11 +51,10 @@ impl Exec<'_> {
         }
         let order = self.plan.straight.take();
         let steps = order.as_ref().map_or(&[][..], Order::steps);
-        let (done, left) = steps.split_at(straight.done.min(steps.len()));
+        let (done, left): (Vec<_>, Vec<_>) = steps.iter().copied().partition(|&number| straight.is_over(number));
         // It is not complete before what came is looked at.
         self.run.open += 1;
-        let ahead = left.iter().filter(|&&number| straight.over >> number & 1 == 1);
-        for &number in done.iter().chain(ahead) {
+        for number in done {
             let Step { what, slot, .. } = self.plan.steps[number as usize];
             if what.is_recv() {
                 self.run.arrived[slot as usize] += 1;

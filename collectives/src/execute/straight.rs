@@ -111,10 +111,8 @@ pub(crate) struct Straight {
     pub(super) numbers: Vec<Number>,
     /// By step: sends whose messages went when what they give away was to be copied.
     pub(super) given: u64,
-    /// How many steps are done, in the order in which they are run.
-    pub(super) done: usize,
-    /// By step: those that are done, of which some receives are ahead of that order.
-    pub(super) over: u64,
+    /// By step: those that are done, of which some receives are ahead of the order in which they are run.
+    over: u64,
     /// What came that no step may take.
     pub(super) came: Option<Came>,
     /// How many operations were run to their end, and how many were not.
@@ -155,6 +153,12 @@ impl Straight {
         Straight { mates, ..Straight::default() }
     }
 
+    /// Whether that step is done.
+    #[inline]
+    pub(super) fn is_over(&self, number: u32) -> bool {
+        self.over >> number & 1 == 1
+    }
+
     /// Gives up what it holds of memory.
     pub(crate) fn let_go(&mut self) {
         (self.scratch, self.came) = (Memory::None, None);
@@ -179,14 +183,13 @@ impl Course<'_> {
     pub(crate) fn run(mut self) -> bool {
         let plan = self.plan;
         self.wait.reset();
-        (self.books.given, self.books.done, self.books.over) = (0, 0, 0);
+        (self.books.given, self.books.over) = (0, 0);
         self.books.numbers.clear();
         for peer in &plan.peers {
             self.books.numbers.push(self.net.enlist(peer.rank, plan.call));
         }
         let complete = plan.straight.iter().flat_map(|order| &order.steps).all(|&number| {
-            let done = self.books.over >> number & 1 == 1 || self.step(number);
-            self.books.done += usize::from(done);
+            let done = self.books.is_over(number) || self.step(number);
             self.books.over |= u64::from(done) << number;
             done
         }) && !self.has_more();
