@@ -39,6 +39,10 @@ pub enum Arm {
 /// Arm each queue, poll it once more (something may have come in between), and only then sleep. After waking,
 /// [`clear`](CompletionChannel::clear) the channel once for all events so far, and poll. A queue that rang has to be armed
 /// again; those that did not are armed still.
+///
+/// An event may have nothing behind it: of an armed queue that was [disarmed](CompletionQueue::disarm), or that was waited
+/// for meanwhile ([`wait`](CompletionQueue::wait) arms it for the sleep), who completed may be about to ring. The queue is
+/// found empty then.
 #[derive(Debug)]
 pub struct CompletionChannel {
     channel: Channel,
@@ -157,8 +161,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes the arming back: as long as its owner polls, nobody needs to wake it. Hardware can not be disarmed; there an
-    /// event may come that has nothing behind it.
+    /// Takes the arming back: as long as its owner polls, nobody needs to wake it. Who is about to ring still does so, and
+    /// hardware can not be disarmed; an event may come that has nothing behind it.
     pub fn disarm(&mut self) {
         if let Queue::Soft { queue, .. } = &self.queue {
             queue.shared().arming().disarm();

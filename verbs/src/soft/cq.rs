@@ -127,7 +127,7 @@ impl SoftCq {
         let slept = self.sleep_armed(limit);
         match before {
             Some(call) => self.shared.arming().arm(call),
-            // What came between arming and looking has rung for nobody.
+            // What came between arming and looking has rung for nobody. Who is about to ring only now, rings for nobody too.
             None => {
                 self.shared.arming().disarm();
                 self.bell().clear();
