@@ -39,7 +39,7 @@ impl Known {
     /// # Errors
     /// Messages that do not match.
     pub fn of(plan: &Plan, tuner: &Tuner) -> Result<Self, VerifyError> {
-        let timeline = plan.timeline_at(&tuner.model, &tuner.seats, tuner.eager())?;
+        let timeline = plan.timeline_at(&tuner.model, &tuner.seats, tuner.eager(plan.spec.collective))?;
         Ok(Self { timeline, figures: Figures::of(plan, plan.messages_in_a_row()?) })
     }
 }

@@ -7,6 +7,7 @@ use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
 use crate::cost::Seats;
 use crate::execute::Compiled;
+use crate::plan::Collective;
 use crate::tune::Tuner;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
@@ -41,12 +42,17 @@ impl Explanation {
             core.patience.reason(),
             core.limit
         ));
-        let eager = core.tuner.eager();
+        let [eager, one_way] =
+            [Collective::AllReduce, Collective::Broadcast { root: 0 }].map(|collective| core.tuner.eager(collective));
+        let one_way = match one_way == eager {
+            true => String::new(),
+            false => format!(", or up to {one_way} where data goes one way"),
+        };
         let Tuner { tuning, model, seats, fastest } = &core.tuner;
         lines.push(format!(
-            "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \
-             {} bytes",
-            eager, tuning.segment
+            "plans whose messages have up to {eager} bytes copy them{one_way}; others let them go from memory to memory, in \
+             segments of {} bytes",
+            tuning.segment
         ));
         let order = if tuning.deterministic { ", of those that combine in the canonical order" } else { "" };
         lines.push(format!(

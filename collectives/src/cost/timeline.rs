@@ -1,7 +1,7 @@
 //! When each step of a plan begins and ends.
 
 use super::clock::Clock;
-use super::{Cost, CostModel, EAGER, Seats};
+use super::{Cost, CostModel, Seats, eager_on_one_node};
 use crate::plan::Plan;
 use crate::verify::{Matching, VerifyError};
 
@@ -78,7 +78,7 @@ impl Plan {
     /// # Errors
     /// Messages that do not match, as [`Plan::verify`] would say.
     pub fn timeline(&self, model: &CostModel) -> Result<Timeline, VerifyError> {
-        self.timeline_at(model, &Seats::default(), EAGER)
+        self.timeline_at(model, &Seats::default(), eager_on_one_node(self.spec.collective))
     }
 
     /// The same where ranks are on nodes and share cores, and where a plan's messages are copied if none is longer than `eager`

@@ -156,7 +156,7 @@ impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
     pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
         let tuner = tuner.where_vectors_are(key.on_gpu);
-        let eager = tuner.eager();
+        let eager = tuner.eager(key.spec.collective);
         let staged = key.on_gpu && tuner.seats.gpus_are_staged;
         let own = plans.iter().find(|own| own.plan.spec == key.spec);
         if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {

@@ -17,7 +17,7 @@ use super::stash::Stash;
 use super::strangers::Strangers;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::{Listening, Staging};
-use crate::cost::{EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE};
+use crate::cost::{EAGER_BETWEEN, EAGER_BY_SOFTWARE, EAGER_ONE_WAY};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
 use crate::trace::Recorder;
@@ -101,7 +101,7 @@ impl NetSettings {
     /// By measurement, see [`Tuning`](crate::tune::Tuning): of ranks on one node, or on several.
     pub(crate) fn of(several: bool) -> Self {
         let (eager, by_software, gets) =
-            if several { (EAGER_BETWEEN, EAGER_BY_SOFTWARE, GETS_BETWEEN) } else { (2 * EAGER, 2 * EAGER, 1) };
+            if several { (EAGER_BETWEEN, EAGER_BY_SOFTWARE, GETS_BETWEEN) } else { (EAGER_ONE_WAY, EAGER_ONE_WAY, 1) };
         let (eager, eager_by_software) = (eager as usize, by_software as usize);
         NetSettings { eager, eager_by_software, window: 32, piece: 1 << 30, gets, hello: HELLO }
     }

@@ -91,6 +91,11 @@ impl Collective {
         }
     }
 
+    /// Whether data goes from one rank to others, or to one from others, and no rank both gives and gets for itself.
+    pub const fn goes_one_way(self) -> bool {
+        self.root().is_some() || matches!(self, Self::Transfer { .. })
+    }
+
     /// The root, where there is one.
     pub const fn root(self) -> Option<u32> {
         match self {

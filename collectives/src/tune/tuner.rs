@@ -5,8 +5,10 @@ use std::borrow::Cow;
 
 use super::{Case, Fastest, Tuning};
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
-use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE, Price, SLOT, SLOTS, Seats, Spread};
-use crate::plan::Spec;
+use crate::cost::{
+    CostModel, EAGER_BETWEEN, EAGER_BY_SOFTWARE, EAGER_ONE_WAY, Price, SLOT, SLOTS, Seats, Spread, eager_on_one_node,
+};
+use crate::plan::{Collective, Spec};
 
 /// Chooses algorithms by what they cost, or by what was measured of them.
 ///
@@ -58,10 +60,10 @@ impl Tuner {
         Cow::Owned(Self { tuning, model, seats: self.seats.on_gpus(), fastest: Fastest::default() })
     }
 
-    /// Bytes of the longest message of a plan whose messages are copied.
-    pub fn eager(&self) -> u64 {
+    /// Bytes of the longest message of a plan for that whose messages are copied.
+    pub fn eager(&self, collective: Collective) -> u64 {
         self.tuning.eager.unwrap_or_else(|| match &self.seats.nodes {
-            Nodes::One => EAGER,
+            Nodes::One => eager_on_one_node(collective),
             _ => self.most_eager(),
         })
     }
@@ -69,7 +71,7 @@ impl Tuner {
     /// The most that can be: what all ranks have room for, and know alike.
     pub(crate) fn most_eager(&self) -> u64 {
         match (&self.seats.nodes, self.seats.by_software) {
-            (Nodes::One, _) => 2 * EAGER,
+            (Nodes::One, _) => EAGER_ONE_WAY,
             (_, false) => EAGER_BETWEEN,
             (_, true) => EAGER_BY_SOFTWARE,
         }
@@ -148,7 +150,7 @@ impl Tuner {
     }
 
     fn price_among(&self, spread: &Spread, recipe: &Recipe) -> Price {
-        let copied = recipe.spec.copies(recipe.longest_message(), self.eager());
+        let copied = recipe.spec.copies(recipe.longest_message(), self.eager(recipe.spec.collective));
         self.model.price(&outline(recipe, copied), spread, &recipe.shape.nodes, copied)
     }
 
@@ -217,16 +219,18 @@ const CHOSEN: [Algorithm; 14] = [
 mod tests {
     use super::*;
     use crate::machine::{Known, Rail};
-    use crate::plan::{Collective, Elements, Ranks};
+    use crate::plan::{Elements, Ranks};
 
     #[test]
     fn what_is_copied_depends_on_who_carries_it() {
         let eager = |nodes, by_software| {
             let tuner = Tuner { seats: Seats { nodes, by_software, ..Seats::default() }, ..Tuner::default() };
-            (tuner.eager() >> 10, tuner.most_eager() >> 10)
+            let both = [Collective::AllReduce, Collective::Reduce { root: 1 }].map(|what| tuner.eager(what) >> 10);
+            (both, tuner.most_eager() >> 10)
         };
-        assert_eq!([false, true].map(|by_software| eager(Nodes::One, by_software)), [(8, 16); 2]);
-        assert_eq!([false, true].map(|by_software| eager(Nodes::Of(1), by_software)), [(64, 64), (256, 256)]);
+        assert_eq!([false, true].map(|by_software| eager(Nodes::One, by_software)), [([8, 16], 16); 2]);
+        let between = [false, true].map(|by_software| eager(Nodes::Of(1), by_software));
+        assert_eq!(between, [([64, 64], 64), ([256, 256], 256)]);
     }
 
     /// Among four containers on two cores, where it takes 175 us by flat, and 208 us by a binomial tree.

@@ -12,7 +12,7 @@ use crate::cost::CostModel;
 use crate::error::BootstrapError;
 use crate::machine::{Known, Origin};
 use crate::tune::Tuning;
-use crate::{Algorithm, Nodes, ReduceOp};
+use crate::{Algorithm, Collective, Nodes, ReduceOp};
 
 /// Ranks that each believe to be on that machine, and what their attempts came to.
 fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
@@ -80,14 +80,18 @@ fn ranks_of_a_machine_that_do_not_reach_each_others_memory_are_on_several_nodes(
         let text = comm.explain().to_string();
         assert!(text.contains("up to 262144 bytes") && text.contains("built in for the software device"), "{text}");
         comm.set_tuning(Tuning { eager: Some(1 << 20), ..Tuning::default() });
-        assert_eq!(comm.tuner().eager(), 256 << 10);
+        assert_eq!(comm.tuner().eager(Collective::AllReduce), 256 << 10);
     }
     let ranks = meet_in(&[("a", "a1"), ("a", "a1")], LIMIT);
     for comm in ranks.into_iter().map(Result::unwrap) {
         let text = comm.explain().to_string();
-        assert!(text.contains("up to 8192 bytes") && !text.contains("between nodes, "), "{text}");
+        assert!(
+            text.contains("up to 8192 bytes copy them, or up to 16384 where data goes one way;")
+                && !text.contains("between nodes, "),
+            "{text}"
+        );
         comm.set_tuning(Tuning { eager: Some(1 << 20), ..Tuning::default() });
-        assert_eq!(comm.tuner().eager(), 16 << 10);
+        assert_eq!(comm.tuner().eager(Collective::AllReduce), 16 << 10);
     }
 }
 
@@ -98,7 +102,7 @@ fn messages_between_nodes_are_copied_up_to_a_length_and_read_beyond() {
         for comm in ranks {
             scope.spawn(move || {
                 comm.set_algorithm(Algorithm::Flat);
-                let longest = comm.tuner().eager() as usize;
+                let longest = comm.tuner().eager(Collective::Broadcast { root: 1 }) as usize;
                 for (len, how) in [(longest, "copied"), (longest + 1, "straight")] {
                     let mut vector = comm.buffer::<u8>(len).unwrap();
                     vector.fill(1 + comm.rank() as u8);
