@@ -15,6 +15,7 @@ mod event;
 mod handshake;
 mod ids;
 mod leaving;
+mod listen;
 mod memory;
 mod near;
 mod ops;
@@ -30,7 +31,6 @@ mod tests;
 mod timers;
 
 use std::collections::VecDeque;
-use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -342,54 +342,6 @@ impl Worker {
         self.registrations.forget(bytes)
     }
 
-    /// Listens at a TCP address for peers that want to connect. A name that needs to be looked up blocks.
-    ///
-    /// # Errors
-    /// [`ListenError`] if the address can not be resolved or taken.
-    pub fn listen(&mut self, addr: impl ToSocketAddrs) -> Result<Listener, ListenError> {
-        if self.sockets.listeners() >= LISTENERS {
-            return Err(ListenError::TooMany { limit: LISTENERS });
-        }
-        let mut last = None;
-        for address in addr.to_socket_addrs().map_err(ListenError::Address)? {
-            match self.sockets.listen(address) {
-                Ok((id, address)) => return Ok(Listener { id: ListenerId(id), address }),
-                Err(source) => last = Some(ListenError::Bind { address, source }),
-            }
-        }
-        Err(last.unwrap_or_else(|| ListenError::Address(no_address())))
-    }
-
-    /// Listens by rdma_cm for peers that want to connect: at a port of all addresses of the device, or at 0 for one that is
-    /// free. It is no TCP port. Peers connect with [`RdmaCm`](crate::RdmaCm) around the address, and all that is said to set
-    /// connections up, and about them later, goes over a queue pair: no TCP is needed between the two, nor the system's
-    /// sockets. What holds for TCP otherwise, the cluster key say, holds here.
-    ///
-    /// ```
-    /// use qpair_transport::{Config, Event, RdmaCm, Worker};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut worker = Worker::new(Config::default())?;
-    /// # if let Err(qpair_transport::ListenError::RdmaCm(error)) = worker.listen_rdma_cm(0) {
-    /// #     return Ok(println!("skipped: {error}"));
-    /// # }
-    /// let server = worker.listen_rdma_cm(0)?;
-    /// worker.connect(RdmaCm(("127.0.0.1", server.local_addr().port())))?;
-    /// while !matches!(worker.wait(None)?, Some(Event::Accepted { .. })) {}
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`ListenError`] if the port is taken, or the device has no connection manager.
-    pub fn listen_rdma_cm(&mut self, port: u16) -> Result<Listener, ListenError> {
-        if self.sockets.listeners() >= LISTENERS {
-            return Err(ListenError::TooMany { limit: LISTENERS });
-        }
-        let (id, port) = self.sockets.listen_rdma_cm(port).map_err(Box::new)?;
-        Ok(Listener { id: ListenerId(id), address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)) })
-    }
-
     /// A range of a region of [the domain](Worker::domain), for peers to name it by, with a key for each device that rails are
     /// on. Where connections can go on over another ([`Config::recovery`]), what is under way to it does so too; a
     /// [`RemoteSlice`](qpair_verbs::RemoteSlice) has the key of the first device alone.
@@ -411,11 +363,6 @@ impl Worker {
     /// As [`ExposedRegion::remote`], if the range does not lie in the region.
     pub fn remote(&self, region: &ExposedRegion, range: Range<usize>) -> RemoteMemory {
         self.rails.remote(region.remote(range), |pd| region.rkey_in(pd))
-    }
-
-    /// Stops listening; once more, it does nothing. Connections that were accepted stay.
-    pub fn stop_listening(&mut self, listener: Listener) {
-        self.sockets.stop_listening(listener.id.0);
     }
 
     /// Begins to connect to a worker that listens at a TCP address. Messages may be sent at once; they go out when the
@@ -498,6 +445,3 @@ fn within(what: &'static str, needed: u64, limit: u32) -> Result<u32, WorkerErro
 fn no_address() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address")
 }
-
-/// Listening addresses of a worker.
-const LISTENERS: usize = 64;

@@ -4,5 +4,6 @@ mod lanes;
 mod matching;
 mod pair;
 pub(crate) mod random;
+mod side;
 mod states;
 mod wire;

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-use super::pair::{A, B, Pair, Way};
+use super::pair::{A, B, Pair};
+use super::side::Way;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use qpair_verbs::{RemoteSlice, Rkey};
 
-use super::pair::{A, B, Pair, Way};
+use super::pair::{A, B, Pair};
+use super::side::Way;
 use crate::engine::*;
 
 type TestLink = Link<u64>;

@@ -10,6 +10,7 @@ mod rails;
 mod recovery;
 mod storm;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
