@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use qpair_transport::{OneSidedFailure, OpId};
 
-use super::compile::{PlanPeer, Span, Step};
 use super::exec::Exec;
 use super::lower::Way;
 use super::run::{Posted, State, Word};
+use super::steps::{PlanPeer, Span, Step};
 use super::tag::Kind;
 use crate::fault::{Fault, Outcome};
 use crate::plan::What;

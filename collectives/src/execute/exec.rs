@@ -3,9 +3,10 @@
 use qpair_transport::Message;
 use qpair_verbs::calc::Calc;
 
-use super::compile::{Compiled, Span, Step};
+use super::compile::Compiled;
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
+use super::steps::{Span, Step};
 use super::straight::{Order, Straight};
 use super::tag::{Fields, Kind};
 use crate::fault::Outcome;

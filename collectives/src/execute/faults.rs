@@ -1,8 +1,8 @@
 //! What an operation waits for, and why it can not go on.
 
-use super::compile::Step;
 use super::exec::Exec;
 use super::run::State;
+use super::steps::Step;
 use crate::fault::{Fault, Place};
 use crate::plan::What;
 

@@ -1,6 +1,6 @@
 //! Copies that need not be made: what they would copy goes straight into the messages that give it away.
 
-use super::compile::{Span, Step};
+use super::steps::{Span, Step};
 use crate::pieces::Pieces;
 use crate::plan::{Buffer, Program, What};
 

@@ -10,7 +10,7 @@ use qpair_verbs::{
 };
 
 use super::block::Block;
-use super::compile::Span;
+use super::steps::Span;
 use crate::bootstrap::Alarm;
 use crate::error::CollectiveError;
 

@@ -22,6 +22,7 @@ mod slots;
 mod source;
 mod staged;
 mod stash;
+mod steps;
 mod straight;
 mod strangers;
 mod tag;

@@ -2,7 +2,7 @@
 
 use qpair_verbs::{RemoteSlice, Rkey};
 
-use super::compile::Span;
+use super::steps::Span;
 use crate::plan::Buffer;
 
 /// A peer's memory.

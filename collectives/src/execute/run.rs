@@ -8,12 +8,13 @@ use qpair_verbs::calc::{Calc, DataType, Scale, scale};
 use qpair_verbs::{Gpu, ProtectionDomain};
 
 use super::block::Block;
-use super::compile::{Compiled, Span};
+use super::compile::Compiled;
 use super::engine::Runs;
 use super::memory::Memory;
 use super::numbers::Number;
 use super::reach::Reach;
 use super::staged::Staged;
+use super::steps::Span;
 use super::tag::Kind;
 use super::wait::TimeLimit;
 use crate::error::CollectiveError;

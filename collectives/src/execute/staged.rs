@@ -7,11 +7,11 @@
 use qpair_transport::{OpId, RecvFailure, SendFailure, Tag};
 use qpair_verbs::{Gpu, GpuBuffer};
 
-use super::compile::{PlanPeer, Step};
 use super::exec::Exec;
 use super::net::Net;
 use super::run::{State, Word};
 use super::slots::Direction;
+use super::steps::{PlanPeer, Step};
 use super::tag::{Fields, Kind};
 use crate::cost::{SLOT, SLOTS};
 use crate::fault::{Fault, Outcome};

@@ -13,12 +13,13 @@ use qpair_verbs::ProtectionDomain;
 use qpair_verbs::calc::{Calc, scale};
 
 use super::block::Block;
-use super::compile::{Compiled, Span, Step};
+use super::compile::Compiled;
 use super::memory::Memory;
 use super::net::Net;
 use super::numbers::Number;
 use super::run::{apart, named};
 use super::stash::Early;
+use super::steps::{Span, Step};
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Wait};
 use crate::bootstrap::Alarm;

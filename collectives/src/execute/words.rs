@@ -4,11 +4,11 @@
 use qpair_transport::{SendCopyError, Tag};
 use qpair_verbs::{RemoteSlice, Rkey};
 
-use super::compile::Span;
 use super::exec::Exec;
 use super::lower::Way;
 use super::reach::{REACH, Reach};
 use super::run::{State, Word};
+use super::steps::Span;
 use super::tag::{Fields, Kind};
 use crate::fault::{Fault, Outcome};
 
