@@ -41,8 +41,8 @@ pub enum Arm {
 /// again; those that did not are armed still.
 ///
 /// An event may have nothing behind it: of an armed queue that was [disarmed](CompletionQueue::disarm), or that was waited
-/// for meanwhile ([`wait`](CompletionQueue::wait) arms it for the sleep), who completed may be about to ring. The queue is
-/// found empty then.
+/// for meanwhile ([`wait`](CompletionQueue::wait) arms it for the sleep, on the software device), who completed may be about
+/// to ring. The queue is found empty then, and has to be armed again like any that rang.
 #[derive(Debug)]
 pub struct CompletionChannel {
     channel: Channel,
