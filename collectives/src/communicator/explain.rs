@@ -42,6 +42,7 @@ impl Explanation {
             core.patience.reason(),
             core.limit
         ));
+        // One collective of each kind.
         let [eager, one_way] =
             [Collective::AllReduce, Collective::Broadcast { root: 0 }].map(|collective| core.tuner.eager(collective));
         let one_way = match one_way == eager {

@@ -115,11 +115,16 @@ impl Plan {
     }
 }
 
+/// Bytes of the longest message that is copied of a plan for that, where ranks are on one node.
+pub(crate) const fn eager_on_one_node(collective: Collective) -> u64 {
+    if collective.goes_one_way() { EAGER_ONE_WAY } else { EAGER }
+}
+
 /// Bytes of the longest message of a plan whose messages are copied, unless the program [says otherwise](crate::tune::Tuning),
 /// where ranks are on one node.
 pub(crate) const EAGER: u64 = 8 << 10;
-/// The same where data [goes one way](Collective::goes_one_way). There a rank that gives has nothing to wait for but that its
-/// messages are read, which it does not have to where they are copied.
+/// The same where data [goes one way](Collective::goes_one_way): a rank that only gives has nothing to wait for but that its
+/// messages are read, and not even that where they are copied. Measured, see [`Tuning`](crate::tune::Tuning).
 pub(crate) const EAGER_ONE_WAY: u64 = 2 * EAGER;
 /// The same where they are on several.
 pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
@@ -127,11 +132,6 @@ pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
 /// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets
 /// one after the other. Blocks of 128 KiB between two hosts take 59 us instead of 81 so, on two cores of an EPYC.
 pub(crate) const EAGER_BY_SOFTWARE: u64 = 4 * EAGER_BETWEEN;
-
-/// Bytes of the longest message that is copied of a plan for that, where ranks are on one node.
-pub(crate) const fn eager_on_one_node(collective: Collective) -> u64 {
-    if collective.goes_one_way() { EAGER_ONE_WAY } else { EAGER }
-}
 
 /// Bytes of a slot by which messages of GPUs go that do not go straight, and of each part of one but the last: a multiple of every
 /// element's size. Enough for a copy over PCIe to take longer than to start it.

@@ -91,7 +91,7 @@ impl Collective {
         }
     }
 
-    /// Whether data goes from one rank to others, or to one from others, and no rank both gives and gets for itself.
+    /// Whether data goes from one rank to others, or to one from others: what has a root, and transfers.
     pub const fn goes_one_way(self) -> bool {
         self.root().is_some() || matches!(self, Self::Transfer { .. })
     }

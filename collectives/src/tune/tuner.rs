@@ -231,6 +231,8 @@ mod tests {
         assert_eq!([false, true].map(|by_software| eager(Nodes::One, by_software)), [([8, 16], 16); 2]);
         let between = [false, true].map(|by_software| eager(Nodes::Of(1), by_software));
         assert_eq!(between, [([64, 64], 64), ([256, 256], 256)]);
+        let one_way = Collective::ALL.into_iter().filter(|collective| collective.goes_one_way()).map(Collective::name);
+        assert!(one_way.eq(["broadcast", "reduce", "scatter", "gather", "transfer"]));
     }
 
     /// Among four containers on two cores, where it takes 175 us by flat, and 208 us by a binomial tree.

@@ -19,13 +19,15 @@ pub struct Tuning {
 impl Default for Tuning {
     /// For shared memory, by measurement on two cores of a Xeon (Sapphire Rapids), medians in us of f32:
     ///
-    /// | broadcast, 4 ranks | 1 KiB | 4 KiB | 16 KiB |
-    /// |---|---|---|---|
-    /// | flat, copied | 1.1 | 1.6 | 5.1 |
-    /// | flat, straight | 5.6 | 4.1 | 4.9 |
+    /// | broadcast, 4 ranks | 1 KiB | 4 KiB |
+    /// |---|---|---|
+    /// | flat, copied | 1.1 | 1.6 |
+    /// | flat, straight | 5.6 | 4.1 |
     ///
     /// Where one gives and others get, or the other way round, giving is over at once with what is copied, which counts the more
-    /// the more ranks share a core. On two cores of a Xeon, copied and straight, of 16 KiB a message (at 32 KiB they are alike):
+    /// the more ranks share a core. On two cores of a Xeon, copied and straight, in us, of 16 KiB a message, by the algorithm that
+    /// is chosen (an all-to-all of 4 ranks takes 1.2 times as long copied, an all-gather of 8 1.4 times; and a broadcast of 32 KiB
+    /// on 8, where that much is let be copied, 1.2 times):
     ///
     /// | | 2 ranks | 4 ranks | 8 ranks |
     /// |---|---|---|---|
@@ -38,7 +40,8 @@ impl Default for Tuning {
     ///
     /// Segments of 64 to 256 KiB differ by less than 10 % from 1 to 16 MiB on two ranks; 1 MiB loses 15 % at 4 MiB, where
     /// the second-level cache overflows. Command: `cargo bench -p qpair-collectives --bench all_reduce -- -n 4`, with
-    /// `--algorithm`, `--segment` or `--eager`.
+    /// `--algorithm`, `--segment` or `--eager`; of the second table `qpair bench reduce -n 4 -b 16K -e 16K --eager 8K` and the like,
+    /// against `--eager 16K`.
     fn default() -> Self {
         Self { deterministic: false, segment: 128 << 10, eager: None }
     }

@@ -96,13 +96,17 @@ fn ranks_of_a_machine_that_do_not_reach_each_others_memory_are_on_several_nodes(
 }
 
 #[test]
-fn messages_between_nodes_are_copied_up_to_a_length_and_read_beyond() {
-    let ranks: Vec<Communicator> = meet(&["a", "b"], LIMIT).into_iter().map(Result::unwrap).collect();
+fn messages_are_copied_up_to_a_length_and_read_beyond() {
+    for (machines, longest) in [(["a", "a"], 16 << 10), (["a", "b"], 256 << 10)] {
+        copied_up_to(longest, meet(&machines, LIMIT).into_iter().map(Result::unwrap).collect());
+    }
+}
+
+fn copied_up_to(longest: usize, ranks: Vec<Communicator>) {
     std::thread::scope(|scope| {
         for comm in ranks {
             scope.spawn(move || {
                 comm.set_algorithm(Algorithm::Flat);
-                let longest = comm.tuner().eager(Collective::Broadcast { root: 1 }) as usize;
                 for (len, how) in [(longest, "copied"), (longest + 1, "straight")] {
                     let mut vector = comm.buffer::<u8>(len).unwrap();
                     vector.fill(1 + comm.rank() as u8);

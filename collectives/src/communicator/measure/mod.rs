@@ -234,7 +234,7 @@ type Started<'a> = Result<Pending<'a, CommBuffer<f32>>, OperationFailed<CommBuff
 
 /// Messages of an operation that shows what one more takes: within what a peer may have under way.
 const MANY: u32 = 17;
-/// Bytes of the longest message that is copied; and of one that goes straight, which the second-level cache of the one core at
+/// Bytes of a long message that is copied; and of one that goes straight, which the second-level cache of the one core at
 /// work here does not hold at both ends, as it holds none of another's.
 const EAGER: usize = 8 << 10;
 const LONG: usize = 2 << 20;
