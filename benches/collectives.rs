@@ -23,6 +23,8 @@ struct Order {
     what: Operation,
     len: usize,
     rounds: u64,
+    /// Whether rank 1 comes to each operation so late that rank 0 no longer waits for it alone.
+    late: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -74,6 +76,9 @@ fn obey(comm: &Communicator, vector: &mut CommBuffer<f32>, order: Order) {
         *vector = comm.buffer(order.len).unwrap();
     }
     for _ in 0..order.rounds {
+        if order.late && comm.rank() == 1 {
+            std::thread::sleep(LATE);
+        }
         match order.what {
             Operation::AllReduce => comm.all_reduce(vector, ReduceOp::Sum).unwrap(),
             Operation::Broadcast => comm.broadcast(vector, 0).unwrap(),
@@ -89,7 +94,7 @@ fn two_ranks(criterion: &mut Criterion) {
     let mut ranks = Ranks::new();
     for (name, what) in [("all-reduce", Operation::AllReduce), ("broadcast", Operation::Broadcast)] {
         for bytes in [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20] {
-            let order = Order { what, len: bytes / size_of::<f32>(), rounds: 1 };
+            let order = Order { what, len: bytes / size_of::<f32>(), rounds: 1, late: false };
             settle(&mut ranks, order);
             group.throughput(Throughput::Bytes(bytes as u64));
             group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
@@ -97,7 +102,7 @@ fn two_ranks(criterion: &mut Criterion) {
             });
         }
     }
-    let order = Order { what: Operation::Barrier, len: 1, rounds: 1 };
+    let order = Order { what: Operation::Barrier, len: 1, rounds: 1, late: false };
     settle(&mut ranks, order);
     group.throughput(Throughput::Elements(1));
     group.bench_function("barrier", |bencher| bencher.iter_custom(|rounds| ranks.run(Order { rounds, ..order })));
@@ -105,17 +110,23 @@ fn two_ranks(criterion: &mut Criterion) {
 }
 
 /// Brings everything that is made on first use into being, and shows that an operation allocates nothing after that, on
-/// both ranks. The least count of some batches: a rank that takes its memory back while the other still reads it may have
-/// to note that down.
+/// both ranks, whether or not one is late. The least count of some batches: a rank that takes its memory back while the other
+/// still reads it may have to note that down.
 fn settle(ranks: &mut Ranks, order: Order) {
-    ranks.run(Order { rounds: 20, ..order });
-    let count = (0..10).map(|_| {
-        let before = counting::allocations();
-        ranks.run(Order { rounds: 20, ..order });
-        counting::allocations() - before
-    });
-    assert_eq!(count.min(), Some(0), "allocations in 20 operations on {} elements", order.len);
+    for late in [false, true] {
+        let order = Order { rounds: 20, late, ..order };
+        ranks.run(order);
+        let count = (0..10).map(|_| {
+            let before = counting::allocations();
+            ranks.run(order);
+            counting::allocations() - before
+        });
+        assert_eq!(count.min(), Some(0), "allocations in 20 operations on {} elements, late: {late}", order.len);
+    }
 }
+
+/// Longer than a rank waits for a short operation before it looks after everything else as well.
+const LATE: Duration = Duration::from_millis(2);
 
 criterion_group!(benches, two_ranks);
 criterion_main!(benches);

@@ -52,21 +52,21 @@ impl Exec<'_> {
         }
         let order = self.plan.straight.take();
         let steps = order.as_ref().map_or(&[][..], Order::steps);
-        let (done, left): (Vec<_>, Vec<_>) = steps.iter().copied().partition(|&number| straight.is_over(number));
+        let those = |over| steps.iter().copied().filter(move |&number| straight.is_over(number) == over);
         // It is not complete before what came is looked at.
         self.run.open += 1;
-        for number in done {
+        for number in those(true) {
             let Step { what, slot, .. } = self.plan.steps[number as usize];
             if what.is_recv() {
                 self.run.arrived[slot as usize] += 1;
             }
             self.complete(number);
         }
-        for &send in left.iter().filter(|&send| straight.given >> send & 1 == 1) {
+        for send in those(false).filter(|&send| straight.given >> send & 1 == 1) {
             self.run.states[send as usize] = State::Given;
         }
         // What was to be given away, and was not to all, is copied.
-        if let Some(&copy) = left.first().filter(|&&copy| self.plan.steps[copy as usize].gives()) {
+        if let Some(copy) = those(false).next().filter(|&copy| self.plan.steps[copy as usize].gives()) {
             self.local(copy, None)?;
             self.complete(copy);
         }
