@@ -284,10 +284,8 @@ const NOT_CANONICAL: &str = "its own plan does not combine in the canonical orde
 
 #[cfg(test)]
 mod tests {
-    use super::super::steps::Span;
     use super::*;
-    use crate::algorithms::{Nodes, Recipe, Shape};
-    use crate::plan::{Buffer, Collective, Elements, Program, Ranks, What};
+    use crate::plan::{Elements, Ranks, What};
     use crate::tune::Tuning;
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: u64) -> Compiled {
@@ -329,62 +327,6 @@ mod tests {
             let large = compiled(algorithm, 3, 4, 10, 79);
             assert!(large.large && large.given.is_empty());
         }
-    }
-
-    /// What `fuse` finds by a look at every pair of steps.
-    fn fused_by_pairs(steps: &[Step], program: &Program) -> Vec<(usize, Vec<u32>)> {
-        let overlap = |a: &Span, b: &Span| {
-            a.buffer == b.buffer && a.len > 0 && a.start < b.start + b.len && b.start < a.start + a.len
-        };
-        let is_copy = |step: &Step| {
-            step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch
-        };
-        let copy_of = |number: usize| match program.deps(number as u32).only() {
-            Some(copy) if steps[number].what == What::Send => {
-                let made = &steps[copy as usize];
-                (is_copy(made) && made.dst == steps[number].src).then_some(copy as usize)
-            }
-            _ => None,
-        };
-        let spoils = |number: usize, copy: &Step| {
-            let step = &steps[number];
-            overlap(&step.src, &copy.dst) && copy_of(number).is_none()
-                || overlap(&step.dst, &copy.dst) && !is_copy(step)
-        };
-        let numbers = 0..steps.len();
-        let copies = numbers.clone().filter(|&copy| is_copy(&steps[copy]));
-        let kept = copies.filter(|&copy| !numbers.clone().any(|other| spoils(other, &steps[copy])));
-        kept.map(|copy| {
-            (copy, numbers.clone().filter(|&send| copy_of(send) == Some(copy)).map(|send| send as u32).collect())
-        })
-        .collect()
-    }
-
-    #[test]
-    fn copies_that_only_sends_read_are_found_as_by_a_look_at_every_pair() {
-        let mut found = 0;
-        for algorithm in Algorithm::ALL {
-            for collective in Collective::ALL {
-                for ordered in [false, true] {
-                    let spec = Spec::new(collective, Ranks(6), Elements(9), 8);
-                    let shape = Shape { segment: 4, ordered, nodes: Nodes::Of(2), ..Shape::default() };
-                    let Ok(recipe) = Recipe::with(spec, algorithm, shape) else { continue };
-                    let program = recipe.program(3);
-                    let plain = program.steps().iter().map(|at| step(&at.kind, 0, 0, 8)).collect::<Vec<_>>();
-                    let mut steps = plain.clone();
-                    let given = fuse(&mut steps, &program);
-                    let sends = |at: usize| &given[steps[at].sends.0 as usize..steps[at].sends.1 as usize];
-                    let expected = fused_by_pairs(&plain, &program);
-                    assert_eq!(expected.iter().map(|(_, sends)| sends.len()).sum::<usize>(), given.len());
-                    assert!(
-                        expected.iter().all(|(copy, expected)| sends(*copy) == expected),
-                        "{algorithm} {collective}"
-                    );
-                    found += given.len();
-                }
-            }
-        }
-        assert!(found > 10, "{found}");
     }
 
     #[test]
