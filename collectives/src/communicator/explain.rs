@@ -45,14 +45,12 @@ impl Explanation {
         // One collective of each kind.
         let [eager, one_way] =
             [Collective::AllReduce, Collective::Broadcast { root: 0 }].map(|collective| core.tuner.eager(collective));
-        let one_way = match one_way == eager {
-            true => String::new(),
-            false => format!(", or up to {one_way} where data goes one way"),
-        };
+        let apart = (one_way != eager).then(|| format!(", or up to {one_way} where data goes one way"));
         let Tuner { tuning, model, seats, fastest } = &core.tuner;
         lines.push(format!(
-            "plans whose messages have up to {eager} bytes copy them{one_way}; others let them go from memory to memory, in \
+            "plans whose messages have up to {eager} bytes copy them{}; others let them go from memory to memory, in \
              segments of {} bytes",
+            apart.unwrap_or_default(),
             tuning.segment
         ));
         let order = if tuning.deterministic { ", of those that combine in the canonical order" } else { "" };

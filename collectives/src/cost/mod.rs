@@ -126,7 +126,7 @@ pub(crate) const EAGER: u64 = 8 << 10;
 /// The same where data [goes one way](Collective::goes_one_way): a rank that only gives has nothing to wait for but that its
 /// messages are read, and not even that where they are copied. Measured, see [`Tuning`](crate::tune::Tuning).
 pub(crate) const EAGER_ONE_WAY: u64 = 2 * EAGER;
-/// The same where they are on several.
+/// The same where they are on several, whichever way data goes.
 pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
 
 /// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets

@@ -125,12 +125,8 @@ fn closed_forms_are_near_the_simulation() {
             for (nodes, islands, cores) in places.into_iter().chain(among) {
                 let seats = Seats { nodes: nodes.clone(), islands, cores, ..Seats::default() };
                 let tuner = Tuner { model, seats: seats.clone(), ..Tuner::default() };
-                let simulated = recipe
-                    .plan()
-                    .timeline_at(&model, &seats, tuner.eager(recipe.spec.collective))
-                    .unwrap()
-                    .cost()
-                    .seconds;
+                let eager = tuner.eager(recipe.spec.collective);
+                let simulated = recipe.plan().timeline_at(&model, &seats, eager).unwrap().cost().seconds;
                 let priced = tuner.price(&recipe).seconds;
                 let ratio = priced / simulated;
                 if !(0.4..=2.5).contains(&ratio) {

@@ -102,6 +102,7 @@ fn messages_are_copied_up_to_a_length_and_read_beyond() {
     }
 }
 
+/// Broadcasts of so many bytes among two ranks, and of one more.
 fn copied_up_to(longest: usize, ranks: Vec<Communicator>) {
     std::thread::scope(|scope| {
         for comm in ranks {
