@@ -32,15 +32,8 @@ enum Of {
 #[derive(Debug)]
 struct OfGpu {
     gpu: Gpu,
-    out: Half,
-    into: Half,
-}
-
-/// Slots of one direction.
-#[derive(Debug)]
-pub(super) struct Half {
-    pub(super) stage: GpuStage,
-    free: Vec<usize>,
+    out: GpuStage,
+    into: GpuStage,
 }
 
 /// Which way bytes go: out of a GPU or into it.
@@ -80,14 +73,14 @@ impl Slots {
             Of::Gpu => Some(gpu),
             Of::Neighbour(address) => neighbour(address),
         };
-        let (out, mut into) = (Half::new(gpu, through, domain)?, Half::new(gpu, through, domain)?);
-        into.stage.prepare_to_combine()?;
+        let (out, mut into) = (stage(gpu, through, domain)?, stage(gpu, through, domain)?);
+        into.prepare_to_combine()?;
         self.gpus.push(OfGpu { gpu, out, into });
         Ok(())
     }
 
     /// Those of a GPU.
-    pub(super) fn of(&mut self, gpu: Gpu, direction: Direction) -> Option<&mut Half> {
+    pub(super) fn of(&mut self, gpu: Gpu, direction: Direction) -> Option<&mut GpuStage> {
         let of = self.gpus.iter_mut().find(|of| of.gpu == gpu)?;
         Some(match direction {
             Direction::Out => &mut of.out,
@@ -97,9 +90,9 @@ impl Slots {
 
     /// Waits until no copy is under way: what fails is over too.
     pub(super) fn settle(&mut self) {
-        for half in self.gpus.iter_mut().flat_map(|of| [&mut of.out, &mut of.into]) {
+        for stage in self.gpus.iter_mut().flat_map(|of| [&mut of.out, &mut of.into]) {
             for slot in 0..SLOTS {
-                if let Err(error) = half.stage.wait(slot) {
+                if let Err(error) = stage.wait(slot) {
                     tracing::debug!(%error, "a copy of an operation that has ended failed");
                 }
             }
@@ -110,7 +103,7 @@ impl Slots {
 /// Whose memory they are: of those that were made, what came of it.
 impl fmt::Display for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let made = self.gpus.first().map(|of| (of.out.stage.neighbour(), of.gpu));
+        let made = self.gpus.first().map(|of| (of.out.neighbour(), of.gpu));
         match (made, self.memory) {
             (Some((Some(memory), gpu)), _) if memory == gpu => f.write_str("slots of the GPU's memory"),
             (Some((Some(memory), _)), _) => write!(f, "slots of memory of GPU {}", memory.attributes().pci_address),
@@ -135,27 +128,14 @@ fn neighbour(address: PciAddress) -> Option<Gpu> {
     None
 }
 
-impl Half {
-    fn new(gpu: Gpu, through: Option<Gpu>, domain: &ProtectionDomain) -> Result<Self, MemoryError> {
-        let stage = match through.map(|through| GpuStage::through(domain, gpu, through, SLOTS, SLOT)) {
-            Some(Ok(stage)) => stage,
-            failed => {
-                if let Some(Err(error)) = failed {
-                    tracing::warn!(%error, "messages of GPUs go by pinned memory instead of a GPU's");
-                }
-                GpuStage::new(domain, gpu, SLOTS, SLOT)?
-            }
-        };
-        Ok(Half { stage, free: (0..SLOTS).rev().collect() })
+/// Slots of one direction.
+fn stage(gpu: Gpu, through: Option<Gpu>, domain: &ProtectionDomain) -> Result<GpuStage, MemoryError> {
+    match through.map(|through| GpuStage::through(domain, gpu, through, SLOTS, SLOT)) {
+        Some(Ok(stage)) => return Ok(stage),
+        Some(Err(error)) => {
+            tracing::warn!(%error, "messages of GPUs go by pinned memory instead of a GPU's");
+        }
+        None => {}
     }
-
-    /// A slot that nobody uses.
-    pub(super) fn take(&mut self) -> Option<usize> {
-        self.free.pop()
-    }
-
-    /// Nobody uses it any more.
-    pub(super) fn give(&mut self, slot: usize) {
-        self.free.push(slot);
-    }
+    GpuStage::new(domain, gpu, SLOTS, SLOT)
 }

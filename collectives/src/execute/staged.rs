@@ -218,11 +218,11 @@ impl Exec<'_> {
                 }
                 let Some(from) = self.run.memory(src.buffer).on_gpu() else { return Err(self.inconsistent(step)) };
                 let (gpu, direction) = (from.gpu(), Direction::Out);
-                let Some(half) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
+                let Some(stage) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
                 // Of another GPU there may be some.
-                let Some(slot) = half.take() else { continue };
+                let Some(slot) = stage.take() else { continue };
                 let start = src.start + filled;
-                if let Err(error) = half.stage.fill(slot, from, start..start + len) {
+                if let Err(error) = stage.fill(slot, from, start..start + len) {
                     return Err(self.failed(error.to_string()));
                 }
                 let phase = Phase::Filling;
@@ -258,8 +258,8 @@ impl Exec<'_> {
             let Some(ep) = ep else { return Err(self.inconsistent(step)) };
             let Net { worker, slots, .. } = &mut *self.net;
             let part = self.run.staged.parts[at];
-            let Some(half) = slots.of(part.gpu, part.direction) else { return Err(self.inconsistent(step)) };
-            let remote = worker.remote(half.stage.region(), half.stage.range(place, len));
+            let Some(stage) = slots.of(part.gpu, part.direction) else { return Err(self.inconsistent(step)) };
+            let remote = worker.remote(stage.region(), stage.range(place, len));
             match worker.send(ep, tag, remote) {
                 Ok(op) => self.run.staged.parts[at].phase = Phase::Offered(op),
                 Err(refused) => match refused.error {
@@ -285,15 +285,15 @@ impl Exec<'_> {
             let (Some(gpu), Some(ep)) = (gpu, ep) else { return Err(self.inconsistent(step)) };
             let direction = Direction::Into;
             let Net { worker, slots, .. } = &mut *self.net;
-            let Some(half) = slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
-            let Some(place) = half.take() else { break };
-            match worker.recv_into(ep, tag, half.stage.local(place, len), None) {
+            let Some(stage) = slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
+            let Some(place) = stage.take() else { break };
+            match worker.recv_into(ep, tag, stage.local(place, len), None) {
                 Ok(op) => {
                     let phase = Phase::Reading(op);
                     self.run.staged.parts.push(Part { step, gpu, direction, slot: place, start, len, phase });
                 }
                 Err(refused) => {
-                    half.give(place);
+                    stage.give(place);
                     match refused.error {
                         RecvFailure::Closed(_) if self.is_up(slot) => break,
                         RecvFailure::Closed(_) => return Err(Box::new(Fault::Gone { rank })),
@@ -325,11 +325,11 @@ impl Exec<'_> {
         let Step { what, dst, .. } = self.plan.steps[step as usize];
         let calc = if what == What::RecvReduce { self.plan.calc } else { None };
         let into = self.run.memory_mut(dst.buffer).on_gpu_mut();
-        let (Some(into), Some(half)) = (into, self.net.slots.of(gpu, direction)) else {
+        let (Some(into), Some(stage)) = (into, self.net.slots.of(gpu, direction)) else {
             return Err(self.inconsistent(step));
         };
         let from = dst.start + start;
-        if let Err(error) = half.stage.drain(slot, into, from..from + len, calc) {
+        if let Err(error) = stage.drain(slot, into, from..from + len, calc) {
             return Err(self.failed(error.to_string()));
         }
         self.run.staged.parts[at].phase = Phase::Draining;
@@ -361,15 +361,15 @@ impl Exec<'_> {
     /// Whether the GPU is done with a part's slot.
     fn is_copied(&mut self, at: usize) -> Outcome<bool> {
         let Part { step, gpu, direction, slot, .. } = self.run.staged.parts[at];
-        let Some(half) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
-        half.stage.is_done(slot).map_err(|error| self.failed(error.to_string()))
+        let Some(stage) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
+        stage.is_done(slot).map_err(|error| self.failed(error.to_string()))
     }
 
     /// Nobody uses the slot of a part any more, which is over.
     fn free_slot(&mut self, at: usize) {
         let Part { gpu, direction, slot, .. } = self.run.staged.parts.remove(at);
-        if let Some(half) = self.net.slots.of(gpu, direction) {
-            half.give(slot);
+        if let Some(stage) = self.net.slots.of(gpu, direction) {
+            stage.give(slot);
         }
     }
 }

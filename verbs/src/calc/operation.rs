@@ -94,6 +94,11 @@ impl Calc {
         }
     }
 
+    /// True for an operation of the program's own, which runs on the processor alone.
+    pub const fn is_own(&self) -> bool {
+        self.fixed().is_none()
+    }
+
     /// How many operations there are beside a program's own.
     pub(crate) const FIXED: usize = Fixed::COUNT;
 

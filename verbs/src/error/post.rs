@@ -28,6 +28,11 @@ pub enum PostError {
     /// The queue pair takes its receives from a shared receive queue.
     #[error("this queue pair receives through a shared receive queue; post there")]
     UsesSharedReceiveQueue,
+    /// The memory is a GPU's, and no protection domain has it.
+    #[error(
+        "the memory of the GPU is not registered; register it with the queue pair's domain, or send it as a message"
+    )]
+    NotRegistered,
     /// The memory or the address handle belongs to another protection domain.
     #[error("the memory or address handle belongs to another protection domain; make it from the queue pair's own")]
     WrongDomain,

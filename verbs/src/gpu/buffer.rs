@@ -107,6 +107,17 @@ impl GpuBuffer {
         unsafe { lane::combine((to, self.place()), (from_at, from.place()), len, calc) }
     }
 
+    /// Combines `from`, which is the processor's, into the bytes from `offset` on, as
+    /// [`combine_from`](GpuBuffer::combine_from).
+    ///
+    /// # Errors
+    /// As [`combine_from`](GpuBuffer::combine_from).
+    pub fn combine(&mut self, offset: usize, from: &[u8], calc: Calc) -> Result<(), GpuError> {
+        let at = self.at(offset, from.len())?;
+        // SAFETY: `at` spans as many bytes of this memory, and `from` is a slice.
+        unsafe { lane::combine((at, self.place()), (from.as_ptr().cast_mut(), Place::HOST), from.len(), calc) }
+    }
+
     /// Copies `from` of this memory to `offset` on, apart from it.
     ///
     /// # Errors

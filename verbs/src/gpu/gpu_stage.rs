@@ -45,6 +45,8 @@ pub struct GpuStage {
     copies: Copies,
     memory: Slots,
     slot_len: usize,
+    /// Slots that nobody has taken.
+    free: Vec<usize>,
     /// By slot: what it is copied from or to, until that is over.
     held: Vec<Option<Arc<Allocation>>>,
     /// Memory of the GPU for what is combined there, once something is: a place for each slot.
@@ -92,7 +94,8 @@ impl GpuStage {
     }
 
     fn of(gpu: Gpu, memory: Slots, count: usize, slot_len: usize) -> Result<Self, MemoryError> {
-        Ok(GpuStage { copies: Copies::new(gpu, count)?, memory, slot_len, held: vec![None; count], beside: None })
+        let (copies, free) = (Copies::new(gpu, count)?, (0..count).rev().collect());
+        Ok(GpuStage { copies, memory, slot_len, free, held: vec![None; count], beside: None })
     }
 
     /// Takes the memory of the GPU now by which [`drain`](GpuStage::drain) combines, as much as the slots are, which it else takes
@@ -128,6 +131,21 @@ impl GpuStage {
             Slots::Host(_) => None,
             Slots::Gpu(region) => region.gpu(),
         }
+    }
+
+    /// A slot that nobody has taken, if there is one. Whoever does not name slots by numbers of their own takes them, and
+    /// [gives](GpuStage::give) them back.
+    pub fn take(&mut self) -> Option<usize> {
+        self.free.pop()
+    }
+
+    /// Nobody uses a slot any more that was [taken](GpuStage::take). A copy of it may be under way.
+    ///
+    /// # Panics
+    /// If there is no such slot, or it was given back already.
+    pub fn give(&mut self, slot: usize) {
+        assert!(slot < self.count() && !self.free.contains(&slot), "no slot that was taken");
+        self.free.push(slot);
     }
 
     /// How many slots there are.

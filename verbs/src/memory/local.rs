@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::PostError;
-use crate::gpu::Place;
+use crate::gpu::{GpuBuffer, Place};
 use crate::memory::{Backing, Buffer, DmabufSlice, MemoryPart, RegionSlice, Slab};
 
 /// Memory that is posted with a work request and comes back with its completion.
@@ -25,6 +25,9 @@ pub enum Local {
     Dmabuf(DmabufSlice),
     /// Part of memory that several work requests have parts of.
     Part(MemoryPart),
+    /// Memory of a GPU that is not registered. No work request takes it: it is for layers above, which bring bytes there by
+    /// other memory.
+    Gpu(GpuBuffer),
 }
 
 /// One piece of local memory, as the device sees it.
@@ -51,6 +54,7 @@ impl Local {
             Local::Region(_) => "part of an exposed region",
             Local::Dmabuf(_) => "part of a DMA-buf",
             Local::Part(_) => "part of divided memory",
+            Local::Gpu(_) => "memory of a GPU that is not registered",
         }
     }
 
@@ -65,6 +69,7 @@ impl Local {
             Local::Region(slice) => slice.len(),
             Local::Dmabuf(slice) => slice.len(),
             Local::Part(part) => part.len(),
+            Local::Gpu(buffer) => buffer.len(),
         }
     }
 
@@ -77,7 +82,7 @@ impl Local {
     #[inline]
     pub(crate) fn pieces(&self) -> usize {
         match self {
-            Local::None => 0,
+            Local::None | Local::Gpu(_) => 0,
             Local::List(list) => list.len(),
             Local::Buffer(_) | Local::Slab(_) | Local::Region(_) | Local::Dmabuf(_) | Local::Part(_) => 1,
         }
@@ -122,7 +127,7 @@ impl Local {
     #[inline(always)]
     fn backing(&self, index: usize) -> Option<&Backing> {
         match self {
-            Local::None | Local::Dmabuf(_) => None,
+            Local::None | Local::Dmabuf(_) | Local::Gpu(_) => None,
             Local::Buffer(buffer) => Some(buffer.backing()),
             Local::Slab(slab) => Some(slab.buffer().backing()),
             Local::List(list) => list.get(index).map(|buffer| &**buffer.backing()),
@@ -167,6 +172,7 @@ impl Local {
             Local::Region(slice) => slice.check_domain(domain)?,
             Local::Dmabuf(slice) => slice.check_domain(domain)?,
             Local::Part(part) => part.check_domain(domain)?,
+            Local::Gpu(_) => return Err(PostError::NotRegistered),
         }
         match range {
             Some(range) if range.start > range.end || range.end > self.len() => {
@@ -215,5 +221,11 @@ impl From<RegionSlice> for Local {
 impl From<DmabufSlice> for Local {
     fn from(slice: DmabufSlice) -> Self {
         Local::Dmabuf(slice)
+    }
+}
+
+impl From<GpuBuffer> for Local {
+    fn from(buffer: GpuBuffer) -> Self {
+        Local::Gpu(buffer)
     }
 }
