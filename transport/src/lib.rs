@@ -55,8 +55,8 @@ pub use cm::{
     ClusterKey, ClusterKeyError, Guarded, HandshakeError, PeerAddress, RdmaCm, RdmaCmError, ToPeer, Versions,
 };
 pub use engine::{
-    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, Origin, PROTOCOL_VERSION,
-    RailKeys, RemoteMemory, Violation, WireError,
+    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, Origin, PARTS_BYTES,
+    PROTOCOL_VERSION, RailKeys, RemoteMemory, Violation, WireError,
 };
 pub use worker::{
     ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, DatagramState,

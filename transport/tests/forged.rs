@@ -93,7 +93,7 @@ fn header(kind: Kind, sequence: u32, tag: u64, length: u64) -> Vec<u8> {
 
 fn offer(length: u64) -> Vec<u8> {
     let mut body = [0; OFFER_LIMIT];
-    let offer = Offer { addr: 4096, rkey: Rkey(0xdead_beef), id: 1, rails: RailKeys::default() };
+    let offer = Offer { addr: 4096, rkey: Rkey(0xdead_beef), id: 1, rails: RailKeys::default(), in_parts: false };
     [&header(Kind::ReadyToSend, 0, 1, length), offer.emit(&mut body)].concat()
 }
 
@@ -130,18 +130,23 @@ fn what_is_no_message_ends_the_connection() {
     let stream = |tag| of_epoch(EPOCH, Kind::Eager, 0, Envelope { class: Class::Stream, port: 0, tag }, 0);
     let limit = 1 << 31;
     let longest = (1 << 48) - 1;
-    let cases: [(Vec<u8>, Violation); 13] = [
+    let part = of_epoch(EPOCH, Kind::Eager, 0, Envelope { class: Class::Part, port: 0, tag: 7 }, 0);
+    let nothing_in_parts = [header(Kind::ReadyToSend, 0, 1, 0), vec![9, 0, 0, 0]].concat();
+    let cases: [(Vec<u8>, Violation); 16] = [
         (vec![], Violation::Wire(WireError::Short { len: 0, needed: 32 })),
         (vec![7; 31], Violation::Wire(WireError::Short { len: 31, needed: 32 })),
         (vec![7; 40], Violation::Wire(WireError::Version(7))),
-        ([vec![2, 9], vec![0; 30]].concat(), Violation::Wire(WireError::Kind(9))),
-        ([vec![2, 0x71], vec![0; 30]].concat(), Violation::Wire(WireError::Class(7))),
-        ([vec![2, 3, 1], vec![0; 29]].concat(), Violation::Wire(WireError::Port(1))),
+        ([vec![3, 9], vec![0; 30]].concat(), Violation::Wire(WireError::Kind(9))),
+        ([vec![3, 0x71], vec![0; 30]].concat(), Violation::Wire(WireError::Class(7))),
+        ([vec![3, 3, 2], vec![0; 29]].concat(), Violation::Wire(WireError::Port(2))),
         (wrong_epoch, Violation::Epoch { expected: EPOCH, got: EPOCH + 1 }),
         (header(Kind::Eager, 5, 1, 0), Violation::Sequence { expected: 0, got: 5 }),
         (header(Kind::Eager, 0, 1, 9), Violation::Wire(WireError::Length { said: 9, got: 0 })),
         (header(Kind::Finished, 0, 0x1_0000, 10), Violation::Finished { id: 0x1_0000 }),
         (header(Kind::Withdrawn, 0, 0x1_0000, 0), Violation::Finished { id: 0x1_0000 }),
+        (header(Kind::Want, 0, 0x1_0000, 0), Violation::Wanted { id: 0x1_0000 }),
+        (part, Violation::Part { id: 7, len: 0, left: 0 }),
+        (nothing_in_parts, Violation::Part { id: 9, len: 0, left: 0 }),
         // One that this side would have opened.
         (stream(3), Violation::Stream { number: 3 }),
         (offer(longest), Violation::TooLong { len: longest, limit }),

@@ -43,13 +43,13 @@ fn settings_out_of_range_are_named() {
 fn settings_beyond_the_device_are_refused_instead_of_cut() {
     let error = refused(Config::default().endpoints(4096).window(4096));
     assert!(
-        matches!(error, WorkerError::Device { what: "completion queue entries", needed: 17_317_888, .. }),
+        matches!(error, WorkerError::Device { what: "completion queue entries", needed: 17_326_080, .. }),
         "{error}"
     );
     assert!(error.to_string().contains("lower Config::endpoints"), "{error}");
     let error = refused(Config::default().endpoints(4096).send_depth(16).shared_receives(64, 0));
     assert!(
-        matches!(error, WorkerError::Device { what: "receives in a shared queue", needed: 278_528, .. }),
+        matches!(error, WorkerError::Device { what: "receives in a shared queue", needed: 286_720, .. }),
         "{error}"
     );
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use qpair_fake_cuda::code;
 use qpair_verbs::calc::{Calc, DataType, ReduceOp};
-use qpair_verbs::{Context, Gpu, GpuBuffer, GpuError, GpuStage, MemoryError, ProtectionDomain};
+use qpair_verbs::{Context, Gpu, GpuBuffer, GpuError, GpuStage, Local, MemoryError, PostError, ProtectionDomain};
 
 use support::gpu;
 
@@ -179,4 +179,31 @@ fn a_copy_that_fails_is_over_and_told() {
     assert!(stage.is_done(0).is_err());
     assert!(stage.is_done(0).expect("it is over"));
     assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn slots_are_taken_and_given_back() {
+    let (near, _) = gpu();
+    let mut stage = GpuStage::new(&domain(), near, 3, 100).expect("memory");
+    let taken: Vec<_> = std::iter::from_fn(|| stage.take()).collect();
+    assert_eq!((taken.len(), stage.free(), stage.take()), (3, 0, None));
+    stage.give(taken[1]);
+    assert_eq!((stage.free(), stage.take(), stage.take()), (1, Some(taken[1]), None));
+    // One that nobody has taken is nobody's to give.
+    stage.give(0);
+    let twice = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stage.give(0)));
+    assert!(twice.is_err());
+}
+
+#[test]
+fn memory_that_is_not_registered_is_no_requests() {
+    let (near, _) = gpu();
+    let (ctx, domain) = support::soft();
+    let cq = ctx.create_cq(16).expect("a queue");
+    let (a, b) = (domain.rc(&cq).build().expect("a queue pair"), domain.rc(&cq).build().expect("another"));
+    let (to_a, to_b) = (a.address(), b.address());
+    let (mut qp, _other) = (a.connect(&to_b).expect("connected"), b.connect(&to_a).expect("connected"));
+    let refused = qp.send(near.alloc(64).expect("memory")).post().expect_err("no domain has it");
+    assert_eq!(refused.error, PostError::NotRegistered);
+    assert!(matches!(refused.into_parts().1, Local::Gpu(buffer) if buffer.len() == 64));
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
+use super::step::Readable;
 use super::violation::Violation;
 use super::wire::Envelope;
 
@@ -19,7 +20,9 @@ pub(crate) struct Exposures<P> {
 #[derive(Debug)]
 struct Exposure<P> {
     serial: u16,
-    len: u64,
+    readable: Readable,
+    /// The peer wants its parts.
+    wanted: bool,
     /// The peer was asked to let go of it.
     cancelled: bool,
     exposed: Exposed<P>,
@@ -57,17 +60,19 @@ impl<P> Exposures<P> {
         self.slots.len()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.slots.len() >= LIMIT
+    /// True if there is place for no more than `room`.
+    pub(crate) fn is_full(&self, room: usize) -> bool {
+        self.slots.len() + room >= LIMIT
     }
 
     /// Keeps a payload; the caller has seen that there is room. Gives its message id.
-    pub(crate) fn insert(&mut self, op: u64, envelope: Envelope, len: u64, payload: P) -> u32 {
-        debug_assert!(!self.is_full());
+    pub(crate) fn insert(&mut self, op: u64, envelope: Envelope, readable: Readable, payload: P) -> u32 {
+        debug_assert!(!self.is_full(0));
         self.serial = self.serial.wrapping_add(1);
         let exposed = Exposed::new(op, envelope, payload);
-        let key = self.slots.insert(Exposure { serial: self.serial, len, cancelled: false, exposed });
-        // The last, as messages go out in the order of their numbers.
+        let (serial, wanted, cancelled) = (self.serial, false, false);
+        let key = self.slots.insert(Exposure { serial, readable, wanted, cancelled, exposed });
+        // Nearly always the last: messages go out in the order of their numbers, parts before others.
         let place = self.order.partition_point(|&(before, _)| before < op);
         self.order.insert(place, (op, key as u32));
         id(key, self.serial)
@@ -75,13 +80,31 @@ impl<P> Exposures<P> {
 
     /// The peer has read `len` bytes of message `id`.
     pub(crate) fn finish(&mut self, id: u64, len: u64) -> Result<Exposed<P>, Violation> {
-        let found = self.remove(id, |exposure| exposure.len == len)?;
+        let found = self.remove(id, |exposure| exposure.readable.len() == len)?;
         Ok(Exposed { was_read: true, ..found })
     }
 
     /// The peer will not read message `id`, as it was asked.
     pub(crate) fn withdraw(&mut self, id: u64) -> Result<Exposed<P>, Violation> {
         self.remove(id, |exposure| exposure.cancelled)
+    }
+
+    /// The peer wants the parts of message `id`. Gives its length.
+    pub(crate) fn want(&mut self, id: u64) -> Result<u64, Violation> {
+        let found = self.slots.get_mut(id as usize & (LIMIT - 1)).filter(|found| u64::from(found.serial) == id >> 16);
+        match found {
+            Some(Exposure { readable: Readable::InParts(len), wanted, .. }) if !*wanted => {
+                *wanted = true;
+                Ok(*len)
+            }
+            _ => Err(Violation::Wanted { id }),
+        }
+    }
+
+    /// The payload of message `id`.
+    pub(crate) fn get(&self, id: u32) -> Option<&P> {
+        let found = self.slots.get(id as usize & (LIMIT - 1))?;
+        (u32::from(found.serial) == id >> 16).then_some(&found.exposed.payload)
     }
 
     /// The message id of a payload that is no longer wanted, and whether that is new.
@@ -158,14 +181,15 @@ mod tests {
     use super::*;
 
     const NOTHING: Envelope = Envelope::bare(0);
+    const OF_100: Readable = Readable::InParts(100);
 
     #[test]
     fn ids_are_not_reused_at_once() {
         let mut exposures = Exposures::new();
-        let first = u64::from(exposures.insert(1, NOTHING, 100, 'a'));
+        let first = u64::from(exposures.insert(1, NOTHING, OF_100, 'a'));
         assert_eq!(exposures.finish(first, 99), Err(Violation::Finished { id: first }));
         assert_eq!(exposures.finish(first, 100), Ok(Exposed { was_read: true, ..Exposed::new(1, NOTHING, 'a') }));
-        let second = u64::from(exposures.insert(2, NOTHING, 100, 'b'));
+        let second = u64::from(exposures.insert(2, NOTHING, OF_100, 'b'));
         assert_ne!(first, second);
         assert_eq!(exposures.finish(first, 100), Err(Violation::Finished { id: first }));
         assert_eq!(exposures.finish(second | 1 << 40, 100), Err(Violation::Finished { id: second | 1 << 40 }));
@@ -176,7 +200,8 @@ mod tests {
     #[test]
     fn the_oldest_and_each_by_its_number_are_found_whatever_ends_in_between() {
         let mut exposures = Exposures::new();
-        let mut ids: Vec<_> = (0..10_000).map(|op| (op, u64::from(exposures.insert(op, NOTHING, 1, 'a')))).collect();
+        let mut ids: Vec<_> =
+            (0..10_000).map(|op| (op, u64::from(exposures.insert(op, NOTHING, Readable::InParts(1), 'a')))).collect();
         // The first and every thousandth stay.
         let mut stays = ids.extract_if(.., |(op, _)| *op % 1000 == 0).collect::<Vec<_>>();
         for (op, id) in ids {
@@ -197,7 +222,7 @@ mod tests {
     #[test]
     fn only_what_was_cancelled_is_withdrawn() {
         let mut exposures = Exposures::new();
-        let first = exposures.insert(7, NOTHING, 100, 'a');
+        let first = exposures.insert(7, NOTHING, OF_100, 'a');
         let id = u64::from(first);
         assert_eq!(exposures.withdraw(id), Err(Violation::Finished { id }));
         assert_eq!((exposures.cancel(8), exposures.cancel(7)), (None, Some((first, true))));

@@ -26,8 +26,8 @@ mod violation;
 mod wire;
 
 pub use wire::{
-    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, PROTOCOL_VERSION,
-    WireError,
+    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, PARTS_BYTES,
+    PROTOCOL_VERSION, WireError,
 };
 
 #[cfg(test)]
@@ -49,7 +49,9 @@ pub use rail_keys::{RailKeys, RemoteMemory};
 pub(crate) use rails::{DEPTH, RailStage, Rails, SLICED_FROM, slice_len};
 pub(crate) use retained::{Again, Unconfirmed};
 pub(crate) use shares::Shares;
+#[cfg(test)]
+pub(crate) use slots::Work;
 pub(crate) use slots::is_before;
-pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Step};
+pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Readable, Step};
 pub(crate) use table::{Key, Table};
 pub(crate) use threshold::Threshold;

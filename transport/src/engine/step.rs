@@ -47,8 +47,32 @@ pub(crate) struct Pending<P> {
     pub(crate) envelope: Envelope,
     pub(crate) len: u64,
     /// Where it can be read, if it is to be offered.
-    pub(crate) readable: Option<RemoteMemory>,
+    pub(crate) readable: Option<Readable>,
     pub(crate) payload: P,
+}
+
+/// How a payload that is offered can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readable {
+    /// There.
+    At(RemoteMemory),
+    /// In parts, which are offered once it is wanted: so many bytes in all.
+    InParts(u64),
+}
+
+impl Readable {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Readable::At(remote) => remote.len(),
+            Readable::InParts(len) => *len,
+        }
+    }
+}
+
+impl From<RemoteMemory> for Readable {
+    fn from(remote: RemoteMemory) -> Self {
+        Readable::At(remote)
+    }
 }
 
 /// Something to post.

@@ -44,6 +44,22 @@ pub enum Violation {
         /// Message id.
         id: u64,
     },
+    /// A payload was asked for that does not come in parts, or was asked for before.
+    #[error("the peer wants the parts of message {id:#x}, which has none, or which it wanted before")]
+    Wanted {
+        /// Message id.
+        id: u64,
+    },
+    /// Part of a payload that is not as long as it should be, or no offer.
+    #[error("the peer offers {len} bytes as part of message {id:#x}, of which {left} are left")]
+    Part {
+        /// Message id.
+        id: u64,
+        /// Length that it offers.
+        len: u64,
+        /// Bytes that no part had yet.
+        left: u64,
+    },
     /// An offer that no device can read.
     #[error("the peer offers {len} bytes; no message is longer than {limit}")]
     TooLong {

@@ -6,12 +6,14 @@ use thiserror::Error;
 use super::rail_keys::{KEYS_BYTES, RailKeys, RemoteMemory};
 
 /// Version of the header and of the connection manager's hello.
-pub const PROTOCOL_VERSION: u8 = 2;
+pub const PROTOCOL_VERSION: u8 = 3;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes that follow the header of a ready-to-send at least.
 pub const OFFER_BYTES: usize = 16;
-/// The same at most: with a key for each of eight rails.
+/// Bytes that follow the header of one whose payload comes in parts.
+pub const PARTS_BYTES: usize = 4;
+/// Bytes that follow the header of a ready-to-send at most: with a key for each of eight rails.
 pub const OFFER_LIMIT: usize = OFFER_BYTES + KEYS_BYTES;
 
 /// What a message is.
@@ -32,6 +34,8 @@ pub enum Kind {
     Cancel = 6,
     /// The answer to a cancel: the payload will not be read; the tag field holds its message id.
     Withdrawn = 7,
+    /// The payload of a ready-to-send that comes in parts is wanted: these may be offered; the tag field holds its message id.
+    Want = 8,
 }
 
 /// What the contents of an eager message or a ready-to-send are.
@@ -50,6 +54,9 @@ pub enum Class {
     Stream = 4,
     /// A notification: the port field says what the tag field holds, a value or a counter and what to add to it.
     Notice = 5,
+    /// Part of a payload that comes in parts: the tag field holds its message id, the port field is 0, or 1 of a part that takes no
+    /// credit. Parts are offered in order.
+    Part = 6,
 }
 
 /// What a message is about, beside its contents.
@@ -77,7 +84,7 @@ pub struct Envelope {
 /// | 24..30 | payload length in bytes |
 /// | 30..32 | acknowledged: messages of the peer that came so far, modulo 2^16 |
 ///
-/// Kinds other than eager and ready-to-send have class and port 0.
+/// Kinds other than eager and ready-to-send have class and port 0, but for a finished or want that takes no credit: its port is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the message is.
@@ -104,7 +111,8 @@ pub struct HeaderView<'a> {
     class: Class,
 }
 
-/// What a ready-to-send offers: where the payload can be read, and under which message id.
+/// What a ready-to-send offers: where the payload can be read, and under which message id. Of one that comes in parts the
+/// message id alone follows the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Address of the payload, in the sender's numbering.
@@ -115,6 +123,8 @@ pub struct Offer {
     pub id: u32,
     /// Keys for reading it over other rails.
     pub rails: RailKeys,
+    /// It can not be read yet: parts of it are offered once the peer wants it, and nothing else says where.
+    pub in_parts: bool,
 }
 
 /// Bytes that are no message of this protocol.
@@ -155,12 +165,6 @@ pub enum WireError {
 }
 
 impl Kind {
-    /// True if such a message takes one of the slots that credits count; the others have slots of their own.
-    #[inline(always)]
-    pub const fn takes_credit(self) -> bool {
-        !matches!(self, Kind::Credit | Kind::Close)
-    }
-
     /// True if such a message has contents of the application's, and a class.
     #[inline(always)]
     pub const fn has_contents(self) -> bool {
@@ -182,6 +186,7 @@ impl Kind {
             5 => Some(Kind::Close),
             6 => Some(Kind::Cancel),
             7 => Some(Kind::Withdrawn),
+            8 => Some(Kind::Want),
             _ => None,
         }
     }
@@ -196,6 +201,7 @@ impl Class {
             3 => Some(Class::Response),
             4 => Some(Class::Stream),
             5 => Some(Class::Notice),
+            6 => Some(Class::Part),
             _ => None,
         }
     }
@@ -207,11 +213,28 @@ impl Envelope {
         Envelope { class: Class::Tagged, port: 0, tag }
     }
 
+    /// Of part of the payload of that message id.
+    pub(crate) const fn part(id: u32, is_bare: bool) -> Self {
+        Envelope { class: Class::Part, port: is_bare as u16, tag: id as u64 }
+    }
+
+    /// True of a part that takes no credit: at most one is under way, so that what the peer wants comes to it even while it gives
+    /// none, because of other messages that it does not want yet.
+    #[inline(always)]
+    pub(crate) const fn is_bare(self) -> bool {
+        matches!(self.class, Class::Part) && self.port != 0
+    }
+
+    /// True if the message is no operation of the application's: it stands for one, or is part of one.
+    pub(crate) fn is_own(self) -> bool {
+        self.is_stand_in() || self.class == Class::Part
+    }
+
     /// What the messages have in common that are delivered in the order in which they are sent: a tag, a handler, a stream.
     pub(crate) const fn channel(self) -> Envelope {
         let Envelope { class, port, tag } = self;
         match class {
-            Class::Tagged | Class::Response | Class::Stream => Envelope { class, port: 0, tag },
+            Class::Tagged | Class::Response | Class::Stream | Class::Part => Envelope { class, port: 0, tag },
             Class::Active | Class::Request => Envelope { class, port, tag: 0 },
             Class::Notice => Envelope { class, port: 0, tag: 0 },
         }
@@ -228,7 +251,8 @@ impl<'a> HeaderView<'a> {
         let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(WireError::Short { len: bytes.len(), needed: HEADER_BYTES });
         };
-        let plain = bytes[1] >> 4 == 0 && bytes[2] == 0 && bytes[3] == 0;
+        let may_be_bare = matches!(Kind::from_code(bytes[1] & 0xf), Some(Kind::Finished | Kind::Want));
+        let plain = bytes[1] >> 4 == 0 && (bytes[2] == 0 || (bytes[2] == 1 && may_be_bare)) && bytes[3] == 0;
         match (Kind::from_code(bytes[1] & 0xf), Class::from_code(bytes[1] >> 4)) {
             (Some(kind), Some(class)) if bytes[0] == PROTOCOL_VERSION && (kind.has_contents() || plain) => {
                 Ok(HeaderView { bytes, kind, class })
@@ -259,6 +283,17 @@ impl<'a> HeaderView<'a> {
 }
 
 impl Header {
+    /// True if such a message takes one of the slots that credits count; the others have slots of their own.
+    #[inline(always)]
+    pub const fn takes_credit(&self) -> bool {
+        match self.kind {
+            Kind::Credit | Kind::Close => false,
+            Kind::ReadyToSend => !self.envelope.is_bare(),
+            Kind::Finished | Kind::Want => self.envelope.port == 0,
+            _ => true,
+        }
+    }
+
     /// Reads a checked header.
     #[inline(always)]
     pub fn parse(view: &HeaderView<'_>) -> Header {
@@ -291,22 +326,34 @@ impl Header {
 }
 
 impl Offer {
+    /// Of a payload that comes in parts.
+    pub(crate) fn in_parts(id: u32) -> Offer {
+        Offer { addr: 0, rkey: Rkey(0), id, rails: RailKeys::default(), in_parts: true }
+    }
+
     /// Reads the bytes that follow the header of a ready-to-send.
     ///
     /// # Errors
     /// [`WireError::Short`], [`WireError::Rails`].
     pub fn parse(bytes: &[u8]) -> Result<Offer, WireError> {
+        if let Ok(id) = <[u8; PARTS_BYTES]>::try_from(bytes) {
+            return Ok(Offer::in_parts(u32::from_le_bytes(id)));
+        }
         let Some((bytes, rest)) = bytes.split_first_chunk::<OFFER_BYTES>() else {
             return Err(WireError::Short { len: bytes.len(), needed: OFFER_BYTES });
         };
         let (words, _) = bytes.as_chunks::<8>();
         let second = u64::from_le_bytes(words[1]);
         let (addr, rkey, id) = (u64::from_le_bytes(words[0]), Rkey(second as u32), (second >> 32) as u32);
-        Ok(Offer { addr, rkey, id, rails: RailKeys::parse(rest)? })
+        Ok(Offer { addr, rkey, id, rails: RailKeys::parse(rest)?, in_parts: false })
     }
 
     /// Writes the bytes that follow the header. Gives them.
     pub fn emit<'a>(&self, into: &'a mut [u8; OFFER_LIMIT]) -> &'a [u8] {
+        if self.in_parts {
+            into[..PARTS_BYTES].copy_from_slice(&self.id.to_le_bytes());
+            return &into[..PARTS_BYTES];
+        }
         let (words, _) = into.as_chunks_mut::<8>();
         words[0] = self.addr.to_le_bytes();
         words[1] = (u64::from(self.rkey.0) | u64::from(self.id) << 32).to_le_bytes();

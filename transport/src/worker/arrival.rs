@@ -161,7 +161,7 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if matches!(endpoint.stage, Stage::Ending { .. }) {
             // Those without a credit are counted as posted until the end.
-            endpoint.flushed += u32::from(!header.kind.takes_credit());
+            endpoint.flushed += u32::from(!header.takes_credit());
             return self.slabs.put_by(slab);
         }
         if header.kind == Kind::Eager {
@@ -213,7 +213,7 @@ impl Worker {
     /// A message of the protocol's own.
     fn received_word(&mut self, ep: EndpointId, header: &Header, offer: Result<Offer, WireError>) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
-        if header.kind != Kind::ReadyToSend && header.kind.takes_credit() {
+        if header.kind != Kind::ReadyToSend && header.takes_credit() {
             endpoint.link.give_slot();
         }
         match header.kind {
@@ -225,6 +225,9 @@ impl Worker {
         let limit = self.max_message;
         let violation = match header.kind {
             Kind::ReadyToSend => match offer {
+                Ok(offer) if offer.in_parts && header.length == 0 => {
+                    Violation::Part { id: offer.id.into(), len: 0, left: 0 }
+                }
                 Ok(_) if header.length > limit => Violation::TooLong { len: header.length, limit },
                 Ok(offer) => return self.offered(ep, header, offer),
                 Err(error) => Violation::Wire(error),
@@ -241,6 +244,7 @@ impl Worker {
                 Err(violation) => violation,
             },
             Kind::Cancel => return self.withdraw(ep, header.envelope.tag),
+            Kind::Want => return self.wanted(ep, header),
             Kind::Close => {
                 endpoint.link.on_close();
                 return self.peer_closes(ep.index as usize);
@@ -265,9 +269,11 @@ impl Worker {
     pub(super) fn offered(&mut self, ep: EndpointId, header: &Header, offer: Offer) {
         let Header { envelope, length: len, .. } = *header;
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
-        endpoint.note(self.pace.now(), Note::with_len("the peer offers", offer.id.into(), len));
+        if envelope.class != Class::Part {
+            endpoint.note(self.pace.now(), Note::with_len("the peer offers", offer.id.into(), len));
+        }
         let closing = endpoint.link.is_closing();
-        if let Err(violation) = endpoint.link.offered() {
+        if let Err(violation) = endpoint.link.offered(header, offer.id) {
             return self.break_off(ep.index as usize, CloseReason::Protocol(violation));
         }
         let outcome = self.inbox.offer(ep.peer(), envelope, len, offer, closing);
@@ -373,7 +379,8 @@ impl Worker {
         let InFlight { number, awaited, what, .. } = work;
         let (memory, error) = match what {
             OneSided::Pull(reading) => return self.unread(index, reading, awaited, memory),
-            OneSided::Get { .. } | OneSided::Put { .. } => (memory, error),
+            OneSided::Get { .. } => (memory, error),
+            OneSided::Put { own, .. } => (self.own_memory(own, memory), error),
             OneSided::Combine { target, pooled, .. } => {
                 self.unstage(memory, pooled);
                 (target.memory, error)
@@ -392,6 +399,13 @@ impl Worker {
 
     /// A payload can not be read: its receive fails with the connection.
     pub(super) fn unread(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
+        let (reading, awaited, memory) = match reading.piece {
+            Some(piece) => match self.piece_lost(piece, Some(memory)) {
+                Some(whole) => whole,
+                None => return,
+            },
+            None => (reading, awaited, memory),
+        };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
         self.inbox.fail(reading.key);

@@ -259,7 +259,7 @@ impl Config {
     /// peer has `own` slots for good, at least 1; `shared` more go to the peers that send most, up to the
     /// [`window`](Config::window) for each, and come back when such a peer is silent for a [`keepalive`](Config::keepalive).
     ///
-    /// An idle connection then takes `own + 4` slabs of the eager limit instead of `window + 4`: the way for thousands of
+    /// An idle connection then takes `own + 6` slabs of the eager limit instead of `window + 6`: the way for thousands of
     /// peers. It needs fewer resources of a NIC, and takes a little longer.
     #[must_use]
     pub fn shared_receives(mut self, own: u32, shared: u32) -> Self {

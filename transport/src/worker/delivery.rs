@@ -3,11 +3,11 @@
 use qpair_verbs::Local;
 
 use super::Worker;
-use super::error::OpError;
+use super::error::{CloseReason, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, HandlerId, OpId, Tag};
 use super::memory::{Message, Target};
-use crate::engine::{Class, Delivery, Envelope, Freed, Posted, Waiting};
+use crate::engine::{Class, Delivery, Envelope, Freed, Posted, Violation, Waiting};
 
 /// The contents of a message that waits for its turn.
 #[derive(Debug)]
@@ -85,6 +85,10 @@ impl Worker {
             Class::Response => self.answered(ep, envelope, message),
             Class::Stream => self.stream_part(ep, envelope, Some(message)),
             Class::Notice => self.noticed(ep, envelope),
+            Class::Part => {
+                let violation = Violation::Part { id: tag, len: message.len() as u64, left: 0 };
+                self.break_off(ep.index as usize, CloseReason::Protocol(violation));
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::QueuePair;
+use qpair_verbs::{Local, QueuePair};
 
 use super::Worker;
 use super::delivery::receive_op;
@@ -187,6 +187,7 @@ impl Worker {
             self.sockets.close(socket);
         }
         self.end_rails(index);
+        self.end_incoming_of(index, false);
         self.end_line(index);
         for posted in self.inbox.drop_peer(ep.peer()) {
             self.failed(receive_op(&posted), ep, Returned::Memory(posted.memory.memory));
@@ -209,9 +210,17 @@ impl Worker {
             return;
         }
         let ep = endpoint.id;
-        for exposed in std::mem::take(&mut endpoint.cut) {
+        // A peer may be in the middle of reading a slot.
+        let (is_left, cut) =
+            (endpoint.qp.as_ref().is_none_or(QueuePair::is_settled), std::mem::take(&mut endpoint.cut));
+        let is_left = is_left && (cut.is_empty() || !self.is_parting(ep));
+        for exposed in cut {
             let Exposed { op, envelope, payload, awaited, was_read } = exposed;
-            match self.take_back(payload) {
+            let back = match payload {
+                Carried::Slot(..) if !is_left => Err(payload),
+                payload => self.take_back(payload),
+            };
+            match back {
                 Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Closed),
                 Err(payload) => {
                     if let Some(endpoint) = self.endpoints.at(index) {
@@ -221,21 +230,21 @@ impl Worker {
             }
         }
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let reads = !endpoint.reads.is_empty() || endpoint.lanes.as_ref().is_some_and(|lanes| !lanes.is_idle());
-        if endpoint.cut.is_empty() && !reads && endpoint.copied == 0 {
+        if endpoint.is_with_nobody() && !self.staging.takes_from(ep) {
             self.remove(index);
         }
     }
 
     /// Removes a connection, and tells the application. What is still with the device or a peer stays there.
     pub(super) fn remove(&mut self, index: usize) {
+        self.end_incoming_of(index, true);
         let Some(mut endpoint) = self.endpoints.remove(index) else { return };
         let ep = endpoint.id;
-        self.part_with(endpoint.qp.take());
+        self.part_with(ep, endpoint.qp.take());
         if let Some(lanes) = endpoint.lanes.take() {
             self.forget_rails(&lanes);
             let (qps, works) = lanes.remove();
-            self.parting.extend(qps.into_iter().filter(|qp| !qp.is_settled()));
+            self.parting.extend(qps.into_iter().filter(|qp| !qp.is_settled()).map(|qp| (ep, qp)));
             endpoint.reads.extend(works);
         }
         self.broken -= usize::from(endpoint.broken.is_some());
@@ -278,27 +287,43 @@ impl Worker {
     }
 
     /// The queue pair of a connection goes, now or when peers have left its memory.
-    pub(super) fn part_with(&mut self, qp: Option<QueuePair>) {
+    pub(super) fn part_with(&mut self, ep: EndpointId, qp: Option<QueuePair>) {
         let stays = |qp: &QueuePair| self.config.shared_receives.is_some() || !qp.is_settled();
-        self.parting.extend(qp.filter(stays));
+        self.parting.extend(qp.filter(stays).map(|qp| (ep, qp)));
+    }
+
+    /// True if the peer of a connection may be in the middle of an access by a queue pair that it had.
+    fn is_parting(&self, ep: EndpointId) -> bool {
+        self.parting.iter().any(|(of, qp)| *of == ep && !qp.is_settled())
     }
 
     /// Ends the operations of a connection that the device did not end.
     fn write_off(&mut self, endpoint: &mut Endpoint) {
         let ep = endpoint.id;
         self.pool.lose_buffers(endpoint.copied);
-        for InFlight { number, awaited, what, .. } in std::mem::take(&mut endpoint.reads) {
+        for InFlight { number, mut awaited, what, .. } in std::mem::take(&mut endpoint.reads) {
             let op = OpId::new(number, Some(ep));
             let (op, returned) = match what {
-                OneSided::Pull(reading) => {
+                OneSided::Pull(mut reading) => {
+                    let mut own = None;
+                    if let Some(piece) = reading.piece {
+                        let Some(whole) = self.piece_lost(piece, None) else { continue };
+                        let memory;
+                        (reading, awaited, memory) = whole;
+                        own = matches!(memory, Local::Gpu(_)).then_some(memory);
+                    }
                     self.inbox.fail(reading.key);
                     self.pool.lose_slabs(reading.pooled);
                     let Some(posted) = reading.posted else { continue };
                     let op = receive_op(&posted);
                     match reading.pooled {
-                        0 => (op, Returned::Withheld),
+                        0 => (op, own.map_or(Returned::Withheld, Returned::Memory)),
                         _ => (op, Returned::Memory(posted.memory.memory)),
                     }
+                }
+                OneSided::Put { own: Some((own, pooled)), .. } => {
+                    self.pool.lose_slabs(pooled);
+                    (op, Returned::Memory(own))
                 }
                 OneSided::Get { .. } | OneSided::Put { .. } => (op, Returned::Withheld),
                 OneSided::Fetch { pooled } => {
@@ -335,6 +360,9 @@ impl Worker {
         if !was_read {
             self.break_stream(ep, envelope);
         }
+        if let Carried::Slot(gpu, slot) = payload {
+            return self.staging.give(gpu, slot);
+        }
         match self.take_back(payload) {
             Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled),
             Err(payload) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),
@@ -344,6 +372,9 @@ impl Worker {
     /// The memory of a send is the application's own again. `error`: why, if the peer has not read it.
     fn conclude(&mut self, ep: EndpointId, exposed: Exposed<Payload>, error: OpError) {
         let Exposed { op: number, envelope, payload, awaited, was_read } = exposed;
+        if envelope.is_own() {
+            return;
+        }
         if !awaited {
             let op = OpId::new(number, Some(ep));
             self.ready.push_back(Event::Released { op, returned: Returned::Payload(payload) });
@@ -378,6 +409,10 @@ impl Worker {
                 }
                 Err(failed) => Err(Carried::Copy(failed.region, payload)),
             },
+            Carried::Slot(gpu, slot) => {
+                self.staging.give(gpu, slot);
+                Ok(Payload::Bytes(bytes::Bytes::new()))
+            }
             plain => plain.into_payload(),
         }
     }
@@ -387,7 +422,11 @@ impl Worker {
         for _ in 0..most.min(self.withheld.len()) {
             let Some(Withheld { ep, exposed }) = self.withheld.pop_front() else { return };
             let Exposed { op, envelope, payload, awaited, was_read } = exposed;
-            match self.take_back(payload) {
+            let back = match payload {
+                Carried::Slot(..) if self.is_parting(ep) => Err(payload),
+                payload => self.take_back(payload),
+            };
+            match back {
                 Ok(payload) => {
                     self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled);
                 }
@@ -399,10 +438,11 @@ impl Worker {
     /// Lets go of queue pairs that peers and the device have left. What one took from a shared queue is taken first: a device
     /// may remove a queue pair's completions along with it.
     pub(super) fn look_at_parting(&mut self) -> Result<(), WorkerError> {
+        self.staging.replace_kept(&self.pd);
         if self.parting.is_empty() {
             return Ok(());
         }
-        let settled: Vec<_> = self.parting.extract_if(.., |qp| qp.is_settled()).collect();
+        let settled: Vec<_> = self.parting.extract_if(.., |(_, qp)| qp.is_settled()).collect();
         if settled.is_empty() || self.config.shared_receives.is_none() {
             return Ok(());
         }

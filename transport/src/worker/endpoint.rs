@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QpType, QueuePair, RemoteSlice};
+use qpair_verbs::{
+    Buffer, ExposedRegion, Gpu, GpuBuffer, Local, PostError, Prepared, QpState, QpType, QueuePair, RemoteSlice,
+};
 
 use super::datagram::Line;
 use super::error::{CloseReason, NoKey};
@@ -16,6 +18,7 @@ use super::ops::StreamCounts;
 use super::rails::Lanes;
 use super::recovery::{Recovery, Repeats, Trial};
 use super::seen::{History, Note, Traffic};
+use super::staging::PieceKey;
 use crate::cm::{Renewal, SocketId};
 use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, RESERVED_SLOTS, RemoteMemory, Shares, Threshold};
 
@@ -150,8 +153,9 @@ pub(crate) enum OneSided {
     /// A READ that the application asked to be combined with its memory, into a slab of the pool of so many bytes: the
     /// device can not.
     Combine { target: Target, remote: RemoteMemory, pooled: usize },
-    /// A WRITE that the application asked for.
-    Put { remote: RemoteMemory },
+    /// A WRITE that the application asked for; where the device does not know the application's memory, of a slab of the pool of
+    /// so many bytes that stands for it.
+    Put { remote: RemoteMemory, own: Option<(Local, usize)> },
     /// An atomic; a slab of the pool of so many bytes takes what was there before.
     Fetch { pooled: usize },
 }
@@ -168,6 +172,9 @@ pub(crate) struct Reading {
     pub(crate) posted: Option<Posted<Target>>,
     /// Bytes of the slab of the pool that it is read into; 0 if it is read into the memory of its receive.
     pub(crate) pooled: usize,
+    /// The remote memory is this piece of the payload, which goes there in the local memory.
+    pub(crate) piece: Option<PieceKey>,
+    pub(crate) offset: usize,
 }
 
 /// Part of a payload that the device does not take for reading.
@@ -238,10 +245,10 @@ impl Endpoint {
 
     /// Posts a READ of the next part of a payload into `memory`.
     pub(crate) fn read_part(&mut self, reading: Reading, awaited: bool, memory: Local) -> Result<(), Box<Unread>> {
-        let Reading { remote, before, calc, .. } = reading;
+        let Reading { remote, before, calc, offset, .. } = reading;
         let len = (remote.len() - before).min(PART);
         let part = remote.slice(before..before + len);
-        match self.reach_at(Reach::Read(calc), memory, &part, before as usize) {
+        match self.reach_at(Reach::Read(calc), memory, &part, offset + before as usize) {
             Ok(order) => {
                 let what = OneSided::Pull(reading);
                 self.reads.push_back(InFlight { number: 0, order, awaited, len, what });
@@ -274,6 +281,12 @@ impl Endpoint {
             self.link.outstanding_slots() + RESERVED_SLOTS
         };
         slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(flushed), self.device > 0);
+    }
+
+    /// True if neither the device nor the peer has anything of it.
+    pub(crate) fn is_with_nobody(&self) -> bool {
+        let reads = !self.reads.is_empty() || self.lanes.as_ref().is_some_and(|lanes| !lanes.is_idle());
+        self.cut.is_empty() && !reads && self.copied == 0
     }
 
     /// True if it goes over datagrams.
@@ -377,6 +390,12 @@ pub(crate) enum Carried {
     Shared(InUse, Bytes),
     /// A copy of this payload in a buffer of the pool, exposed for the peer to read.
     Copy(ExposedRegion, Payload),
+    /// Memory of a GPU, which goes by slots.
+    Gpu(GpuBuffer),
+    /// The bytes of a GPU's memory, to be copied when their turn comes.
+    GpuCopy(Bytes, GpuBuffer),
+    /// A slot of that GPU, for the peer to read.
+    Slot(Gpu, usize),
 }
 
 impl Carried {
@@ -387,6 +406,7 @@ impl Carried {
             Carried::Gather(pieces) => Ok(Payload::Gather(pieces)),
             Carried::Buffer(buffer) => Ok(Payload::Buffer(buffer)),
             Carried::Remote(remote) => Ok(Payload::Exposed(remote)),
+            Carried::Gpu(buffer) | Carried::GpuCopy(_, buffer) => Ok(Payload::Gpu(buffer)),
             exposed => Err(exposed),
         }
     }

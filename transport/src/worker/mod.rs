@@ -26,6 +26,7 @@ mod seen;
 mod service;
 mod setup;
 mod source;
+mod staging;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -69,6 +70,7 @@ use memory::{EagerSlabs, Pool, Registrations, Target};
 use near::Placed;
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
 use rails::RailSet;
+use staging::Staging;
 
 /// Sends and receives messages over any number of connections; the one owner of its queues. One thread uses it, and
 /// each thread has its own: nothing is shared between workers.
@@ -95,7 +97,7 @@ pub struct Worker {
     broken: usize,
     /// Some wait for another queue pair, perhaps.
     recovering: bool,
-    /// Slices of long messages, or datagrams, complete elsewhere.
+    /// Slices of long messages, datagrams, or copies of GPUs complete elsewhere.
     has_other_queues: bool,
     /// The last batch of completions may have left some behind.
     cut_short: bool,
@@ -106,6 +108,7 @@ pub struct Worker {
     // Touched now and then.
     pool: Pool,
     registrations: Registrations,
+    staging: Staging,
     /// From which length on long `Bytes` that are not registered are read where they lie.
     in_place_from: usize,
     shares: Shares,
@@ -118,7 +121,7 @@ pub struct Worker {
     /// Connections whose next message waits for memory, those that wait longest first.
     starved: VecDeque<u32>,
     /// Queue pairs of connections that ended, in whose memory a peer is still.
-    parting: Vec<QueuePair>,
+    parting: Vec<(EndpointId, QueuePair)>,
     sockets: Sockets,
     /// Whose each stream is.
     parties: SocketMap<Party>,
@@ -230,6 +233,7 @@ impl Worker {
             counters: Counters::default(),
             next_op: 1,
             pool,
+            staging: Staging::default(),
             registrations: Registrations::new(&pd, config.registration_cache),
             in_place_from: config.in_place.unwrap_or(setup::in_place_from(fabric)),
             shares: Shares::new(config.slots().own, config.window, config.slots().shared),

@@ -26,7 +26,8 @@ pub enum Armed {
 impl Worker {
     /// The next event, if there is one. Does not allocate once connections and memory are warm, and does not block, but for one
     /// case: on the software device the handshake with a process of this host asks that for its queue pair, and one that is
-    /// stopped (SIGSTOP) in just that moment keeps the call for up to 5 s.
+    /// stopped (SIGSTOP) in just that moment keeps the call for up to 5 s. Short messages into memory of a GPU that is not registered
+    /// are there when it returns, so that it takes as long as that GPU does for a copy.
     ///
     /// # Errors
     /// [`WorkerError`] if the completion queue failed, or the system refuses to poll the sockets.
@@ -187,7 +188,8 @@ impl Worker {
     fn longest_sleep(&self, now: Duration, deadline: Option<Duration>) -> Option<Duration> {
         let chores = self.chores().then(|| now + CHORES);
         let timers = [self.timers.next(), self.sockets.next_deadline(), self.deadlines.next()];
-        let until = timers.into_iter().chain([deadline, chores]).flatten().min();
+        let copies = self.staging.is_copying().then(|| now + COPYING);
+        let until = timers.into_iter().chain([deadline, chores, copies]).flatten().min();
         // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
         until.map(|until| until.saturating_sub(now).min(LONGEST) + Duration::from_micros(50))
     }
@@ -327,6 +329,7 @@ impl Worker {
     #[cold]
     pub(super) fn poll_other_queues(&mut self, most: u32) -> Result<bool, WorkerError> {
         let mut is_empty = true;
+        self.cut_short |= self.stage();
         if self.rails.count() > 0 {
             self.poll_rails()?;
             is_empty = self.poll_further_devices(most);
@@ -451,3 +454,5 @@ const LOOKS: usize = 4;
 const LONGEST: Duration = Duration::from_secs(3600);
 /// How long to sleep at most while chores wait.
 const CHORES: Duration = Duration::from_millis(5);
+/// How long to sleep at most while a GPU copies: about as long as that takes.
+const COPYING: Duration = Duration::from_micros(20);

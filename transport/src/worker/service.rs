@@ -142,7 +142,8 @@ impl Worker {
             Stage::Dialing { .. } | Stage::Greeting(_) | Stage::HalfOpen => {}
             Stage::Ending { since, .. } => {
                 let late = now.saturating_sub(since) >= FLUSH_LIMIT;
-                if late {
+                // A GPU that copies is waited for: its memory is the application's.
+                if late && !(endpoint.is_with_nobody() && self.staging.takes_from(endpoint.id)) {
                     self.remove(index);
                 } else {
                     self.settle(index);

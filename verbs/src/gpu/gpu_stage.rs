@@ -148,6 +148,11 @@ impl GpuStage {
         self.free.push(slot);
     }
 
+    /// How many slots nobody has [taken](GpuStage::take).
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
     /// How many slots there are.
     pub fn count(&self) -> usize {
         self.copies.count()

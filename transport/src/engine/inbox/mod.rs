@@ -74,6 +74,7 @@ pub(crate) enum Placed<M> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Start<M> {
     pub(crate) key: EntryKey,
+    pub(crate) envelope: Envelope,
     pub(crate) offer: Offer,
     pub(crate) len: u64,
     /// Where to; without a receive, memory of the transport's own.
@@ -162,7 +163,8 @@ impl<M, B> Inbox<M, B> {
         let Policy { hold_long, longest, hold_short } = self.policy;
         // One that lost its receive is delivered all the same, if there can be memory for it.
         let hold = hold_long && !closing && envelope.class == Class::Tagged && (misfit.is_none() || hold_short);
-        let held = posted.is_none() && (len > longest || hold);
+        // Part of a payload has its place, which this does not know.
+        let held = posted.is_none() && (len > longest || hold) && envelope.class != Class::Part;
         let free = envelope.class == Class::Tagged && posted.is_none();
         let stage = if held { Stage::Offered(offer) } else { Stage::Wanted(offer, posted) };
         let key = self.entries.push(peer, envelope, len, stage);
@@ -231,7 +233,8 @@ impl<M, B> Inbox<M, B> {
     pub(crate) fn start(&mut self, key: EntryKey) -> Option<Start<M>> {
         let entry = self.entries.get(key)?;
         let Stage::Wanted(_, posted) = &entry.stage else { return None };
-        let needs_memory = posted.as_ref().is_none_or(|posted| posted.staged);
+        let is_part = entry.envelope.class == Class::Part;
+        let needs_memory = !is_part && posted.as_ref().is_none_or(|posted| posted.staged);
         let peer = entry.peer;
         // Behind one that waits for memory it would be read into memory that only comes back after that one.
         if needs_memory && !self.stalled.is_empty() && self.entries.is_behind_unread(key) {
@@ -240,15 +243,15 @@ impl<M, B> Inbox<M, B> {
         }
         let entry = self.entries.get_mut(key)?;
         let Stage::Wanted(offer, posted) = &mut entry.stage else { return None };
-        let (offer, posted, len) = (*offer, posted.take(), entry.len);
+        let (offer, posted, len, envelope) = (*offer, posted.take(), entry.len, entry.envelope);
         // Where messages wait for receives, one may still take it, and has it when it is here.
-        let stays = self.policy.hold_short && posted.is_none() && entry.envelope.class == Class::Tagged;
+        let stays = self.policy.hold_short && posted.is_none() && envelope.class == Class::Tagged;
         let reader = posted.as_ref().map_or(Reader::Anyone(None), |posted| Reader::Receive(posted.op));
         entry.stage = Stage::Reading(offer, reader);
         if !stays {
             self.entries.claim(key);
         }
-        Some(Start { key, offer, len, posted })
+        Some(Start { key, envelope, offer, len, posted })
     }
 
     /// Undoes [`start`](Inbox::start) for want of memory, until [`resume`](Inbox::resume).

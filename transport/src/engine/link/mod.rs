@@ -41,6 +41,14 @@ pub(crate) struct Link<P> {
     offers_limit: usize,
     slots: WorkSlots,
     queue: VecDeque<Pending<P>>,
+    /// Parts of payloads that the peer wants. They go before messages, which may wait for what is to be read before them.
+    parts: VecDeque<Pending<P>>,
+    /// A part that took no credit is not read yet.
+    bare_part: bool,
+    /// The offer of a part of the peer's that took none, until the answer goes out.
+    peers_bare_part: Option<u32>,
+    /// What was wanted without a credit, until the first part of it comes.
+    bare_want: Option<u32>,
     words: Words,
     /// Payloads that can be read, in the order in which they were offered.
     startable: VecDeque<EntryKey>,
@@ -82,8 +90,8 @@ enum CloseSent {
 }
 
 /// Receive slots of a connection beyond those that credits count: two for credit messages (see `Grants::is_due`),
-/// one for CLOSE, one to spare.
-pub(crate) const RESERVED_SLOTS: u32 = 4;
+/// one for CLOSE, and one each for a part, a finished and a want that take no credit.
+pub(crate) const RESERVED_SLOTS: u32 = 6;
 
 impl<P> Link<P> {
     pub(crate) fn new(config: &LinkConfig) -> Self {
@@ -102,6 +110,10 @@ impl<P> Link<P> {
             offers_limit: config.offers,
             slots: WorkSlots::new(config.depth),
             queue: VecDeque::new(),
+            parts: VecDeque::new(),
+            bare_part: false,
+            peers_bare_part: None,
+            bare_want: None,
             words: Words::default(),
             startable: VecDeque::new(),
             exposures: Exposures::new(),
@@ -245,7 +257,8 @@ impl<P> Link<P> {
         self.words.clear();
         self.startable.clear();
         let mut sends: Vec<_> = self.exposures.drain().collect();
-        let queued = self.queue.drain(..).filter(|pending| !pending.envelope.is_stand_in());
+        let queued = self.parts.drain(..).chain(self.queue.drain(..));
+        let queued = queued.filter(|pending| !pending.envelope.is_stand_in());
         sends.extend(queued.map(|Pending { op, envelope, payload, .. }| Exposed::new(op, envelope, payload)));
         (sends, self.flushes.drain())
     }

@@ -5,7 +5,7 @@ use super::{Link, Phase};
 use crate::engine::exposed::{self, Exposed};
 use crate::engine::inbox::EntryKey;
 use crate::engine::violation::Violation;
-use crate::engine::wire::{Header, Kind};
+use crate::engine::wire::{Class, Header, Kind};
 
 impl<P> Link<P> {
     /// Checks an arriving header against the session and takes note of its credits.
@@ -15,13 +15,13 @@ impl<P> Link<P> {
             return Err(self.strange(header));
         }
         // Before its slot is counted, which is posted again with what is refused.
-        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Withdrawn | Kind::Credit) {
+        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Withdrawn | Kind::Want | Kind::Credit) {
             return Err(Violation::AfterClose);
         }
         self.next_in = self.next_in.wrapping_add(header.kind.is_sequenced().into());
         self.credits.update(header.credits)?;
         self.keepalive.heard();
-        if header.kind.takes_credit() {
+        if header.takes_credit() {
             self.grants.receive()?;
         }
         Ok(())
@@ -31,13 +31,22 @@ impl<P> Link<P> {
     /// offers.
     ///
     /// # Errors
-    /// A peer that takes no answers could fill memory with these.
-    pub(crate) fn offered(&mut self) -> Result<(), Violation> {
+    /// A peer that takes no answers could fill memory with these; so could one with parts that take no credit.
+    pub(crate) fn offered(&mut self, header: &Header, id: u32) -> Result<(), Violation> {
+        if header.envelope.class == Class::Part {
+            self.bare_want.take_if(|wanted| u64::from(*wanted) == header.envelope.tag);
+        }
+        if header.envelope.is_bare() {
+            if self.peers_bare_part.is_some() {
+                return Err(Violation::NoCredit);
+            }
+            self.peers_bare_part = Some(id);
+        }
         if self.offers + self.words.answers() >= exposed::LIMIT {
             return Err(Violation::TooManyOffers { limit: exposed::LIMIT });
         }
         self.offers += 1;
-        self.owed += 1;
+        self.owed += u32::from(header.takes_credit());
         self.give_owed();
         Ok(())
     }
@@ -61,10 +70,32 @@ impl<P> Link<P> {
     pub(crate) fn on_finished(&mut self, header: &Header) -> Result<Exposed<P>, Violation> {
         // What it was to be asked for has come about; nothing more may be said of it, least of all after CLOSE.
         self.words.forget_cancel(header.envelope.tag);
-        match header.kind {
-            Kind::Withdrawn => self.exposures.withdraw(header.envelope.tag),
-            _ => self.exposures.finish(header.envelope.tag, header.length),
+        let exposed = match header.kind {
+            Kind::Withdrawn => self.exposures.withdraw(header.envelope.tag)?,
+            _ => self.exposures.finish(header.envelope.tag, header.length)?,
+        };
+        self.bare_part &= !exposed.envelope.is_bare();
+        Ok(exposed)
+    }
+
+    /// A payload of the peer is to come in parts: it is told with the next steps.
+    pub(crate) fn want_parts(&mut self, id: u32) {
+        if self.phase != Phase::Closed {
+            self.words.push(Word::Want { id });
         }
+    }
+
+    /// The peer wants a payload in parts. Gives its length.
+    ///
+    /// # Errors
+    /// There is none that has parts, or it was wanted before.
+    pub(crate) fn on_want(&mut self, header: &Header) -> Result<u64, Violation> {
+        self.exposures.want(header.envelope.tag)
+    }
+
+    /// The payload that the peer reads, or is to read, under that message id.
+    pub(crate) fn exposed(&self, id: u32) -> Option<&P> {
+        self.exposures.get(id)
     }
 
     /// The peer sends nothing more.

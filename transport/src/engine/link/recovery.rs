@@ -141,7 +141,7 @@ impl<P> Link<P> {
 
     /// The header and the request with which a message goes out again, if it may now.
     pub(crate) fn repeat(&mut self, header: &Header) -> Option<Frame> {
-        let takes_credit = header.kind.takes_credit();
+        let takes_credit = header.takes_credit();
         if self.phase != Phase::Repeating
             || self.slots.available() == 0
             || (takes_credit && self.credits.available() == 0)

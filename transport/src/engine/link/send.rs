@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use super::words::Word;
 use super::{CloseSent, Link, Phase};
-use crate::engine::rail_keys::RemoteMemory;
-use crate::engine::step::{Blocked, Cancelled, Frame, Pending, Step};
+use crate::engine::step::{Blocked, Cancelled, Frame, Pending, Readable, Step};
 use crate::engine::wire::{Envelope, Header, Kind, Offer};
 
 impl<P> Link<P> {
@@ -27,12 +26,12 @@ impl<P> Link<P> {
         &mut self,
         op: u64,
         envelope: Envelope,
-        readable: RemoteMemory,
+        readable: Readable,
         payload: P,
     ) -> Result<(Frame, Offer), P> {
         debug_assert!(self.takes_messages());
         match self.may_send(1) {
-            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, envelope, readable, payload)),
+            Ok(()) if !self.exposures.is_full(ROOM) => Ok(self.offer_frame(op, envelope, readable, payload)),
             _ => Err(payload),
         }
     }
@@ -40,6 +39,11 @@ impl<P> Link<P> {
     /// Queues a message; [`next_step`](Link::next_step) gives it when it may go out.
     pub(crate) fn enqueue(&mut self, pending: Pending<P>) {
         self.queue.push_back(pending);
+    }
+
+    /// Queues part of a payload that the peer wants. The caller sees to it that there are few.
+    pub(crate) fn enqueue_part(&mut self, pending: Pending<P>) {
+        self.parts.push_back(pending);
     }
 
     /// Puts a message into the place of a queued one that was taken back.
@@ -61,7 +65,11 @@ impl<P> Link<P> {
     /// True if [`next_step`](Link::next_step) may give something.
     #[inline(always)]
     pub(crate) fn has_steps(&self) -> bool {
-        !self.queue.is_empty() || !self.words.is_empty() || !self.startable.is_empty() || self.phase == Phase::Flushing
+        !self.queue.is_empty()
+            || !self.words.is_empty()
+            || !self.startable.is_empty()
+            || self.phase == Phase::Flushing
+            || !self.parts.is_empty()
     }
 
     /// True if something can be posted that is no answer to the peer.
@@ -71,7 +79,7 @@ impl<P> Link<P> {
 
     /// Length of the message that [`next_step`](Link::next_step) would give next for copying.
     pub(crate) fn next_copied(&self) -> Option<u64> {
-        let can = self.can_step() && self.credits.available() > 0 && self.words.is_empty();
+        let can = self.can_step() && self.credits.available() > 0 && self.words.is_empty() && self.parts.is_empty();
         self.queue.front().filter(|next| can && next.readable.is_none()).map(|next| next.len)
     }
 
@@ -80,13 +88,21 @@ impl<P> Link<P> {
         if !self.can_step() {
             return None;
         }
+        let has_credit = self.credits.available() > 0;
+        if let Some(word) = if has_credit { self.words.pop() } else { self.next_bare_word() } {
+            let (kind, id, len) = word.says();
+            let answers_bare_part = matches!(word, Word::Finished { .. } | Word::Withdrawn { .. });
+            self.peers_bare_part.take_if(|part| answers_bare_part && *part == id);
+            let envelope = Envelope { port: (!has_credit).into(), ..Envelope::bare(id.into()) };
+            return Some(Step::Control(self.frame(kind, envelope, len, false)));
+        }
+        if let Some(Pending { op, envelope, readable: Some(readable), payload, .. }) = self.next_part() {
+            let (frame, offer) = self.offer_frame(op, envelope, readable, payload);
+            return Some(Step::Offer { frame, offer });
+        }
         if self.credits.available() > 0 {
-            if let Some(word) = self.words.pop() {
-                let (kind, id, len) = word.says();
-                return Some(Step::Control(self.frame(kind, Envelope::bare(id.into()), len, false)));
-            }
             let offers = self.queue.front().is_some_and(|next| next.readable.is_some());
-            if !(offers && self.exposures.is_full())
+            if !(offers && self.exposures.is_full(ROOM))
                 && let Some(next) = self.queue.pop_front()
             {
                 return Some(match next.readable {
@@ -104,13 +120,41 @@ impl<P> Link<P> {
         if let Some(key) = self.startable.pop_front() {
             return Some(Step::Pull(key));
         }
-        if self.phase == Phase::Flushing && self.queue.is_empty() && self.exposures.is_empty() {
+        let is_sent = self.queue.is_empty() && self.parts.is_empty() && self.exposures.is_empty();
+        if self.phase == Phase::Flushing && is_sent {
             let frame = self.frame(Kind::Close, Envelope::bare(0), 0, true);
             self.phase = Phase::Closing;
             self.close = CloseSent::Posted { number: frame.work.number, sequence: frame.header.sequence };
             return Some(Step::Control(frame));
         }
         None
+    }
+
+    /// The next word that may go without a credit: one that says that such a part was read, or one want. What the peer reads, and
+    /// what it is to send, waits for these.
+    #[cold]
+    fn next_bare_word(&mut self) -> Option<Word> {
+        let (part, wants) = (self.peers_bare_part, self.bare_want.is_none());
+        let word = self.words.pop_first(|word| match word {
+            Word::Finished { id, .. } => part == Some(*id),
+            Word::Want { .. } => wants,
+            Word::Withdrawn { .. } | Word::Cancel { .. } => false,
+        })?;
+        if let Word::Want { id } = word {
+            self.bare_want = Some(id);
+        }
+        Some(word)
+    }
+
+    /// The next part of a payload, if there is room for it. Without a credit, one goes all the same.
+    fn next_part(&mut self) -> Option<Pending<P>> {
+        let is_bare = self.credits.available() == 0;
+        if self.exposures.is_full(0) || (is_bare && self.bare_part) {
+            return None;
+        }
+        let part = self.parts.pop_front()?;
+        self.bare_part |= is_bare;
+        Some(Pending { envelope: Envelope { port: is_bare.into(), ..part.envelope }, ..part })
     }
 
     /// A credit message, if one is due and nothing else carries the credits.
@@ -166,6 +210,7 @@ impl<P> Link<P> {
     fn may_send(&self, requests: u32) -> Result<(), Blocked> {
         if self.phase == Phase::Open
             && self.queue.is_empty()
+            && self.parts.is_empty()
             && self.credits.available() > 0
             && self.slots.available() >= requests
         {
@@ -176,21 +221,29 @@ impl<P> Link<P> {
 
     #[inline(always)]
     pub(super) fn frame(&mut self, kind: Kind, envelope: Envelope, length: u64, signal: bool) -> Frame {
-        if kind.takes_credit() {
-            self.credits.take();
-        }
         // Of a message that has no number of its own: the one that the peer expects next.
         let sequence = if kind.is_sequenced() { self.next_out } else { self.next_due() };
         self.next_out = self.next_out.wrapping_add(kind.is_sequenced().into());
         let (epoch, credits, acknowledged) = (self.our_epoch, self.grants.tell(), self.next_in as u16);
         let header = Header { kind, envelope, epoch, sequence, credits, length, acknowledged };
+        if header.takes_credit() {
+            self.credits.take();
+        }
         Frame { header, work: self.slots.take(signal) }
     }
 
-    fn offer_frame(&mut self, op: u64, envelope: Envelope, readable: RemoteMemory, payload: P) -> (Frame, Offer) {
-        let RemoteMemory { remote, rails } = readable;
-        let id = self.exposures.insert(op, envelope, remote.len, payload);
-        let frame = self.frame(Kind::ReadyToSend, envelope, remote.len, false);
-        (frame, Offer { addr: remote.addr, rkey: remote.rkey, id, rails })
+    fn offer_frame(&mut self, op: u64, envelope: Envelope, readable: Readable, payload: P) -> (Frame, Offer) {
+        let id = self.exposures.insert(op, envelope, readable, payload);
+        let offer = match readable {
+            Readable::At(at) => {
+                let (addr, rkey) = (at.remote.addr, at.remote.rkey);
+                Offer { addr, rkey, id, rails: at.rails, in_parts: false }
+            }
+            Readable::InParts(_) => Offer::in_parts(id),
+        };
+        (self.frame(Kind::ReadyToSend, envelope, readable.len(), false), offer)
     }
 }
+
+/// Of the payloads that wait to be read, places that only parts of others take: these would wait for themselves.
+const ROOM: usize = 64;

@@ -13,6 +13,8 @@ pub(super) enum Word {
     Withdrawn { id: u32 },
     /// A payload of this side is no longer wanted.
     Cancel { id: u32 },
+    /// A payload of the peer is wanted, part by part.
+    Want { id: u32 },
 }
 
 impl Word {
@@ -22,12 +24,13 @@ impl Word {
             Word::Finished { id, len } => (Kind::Finished, id, len),
             Word::Withdrawn { id } => (Kind::Withdrawn, id, 0),
             Word::Cancel { id } => (Kind::Cancel, id, 0),
+            Word::Want { id } => (Kind::Want, id, 0),
         }
     }
 
     /// True if it answers an offer of the peer.
     fn is_answer(self) -> bool {
-        !matches!(self, Word::Cancel { .. })
+        matches!(self, Word::Finished { .. } | Word::Withdrawn { .. })
     }
 }
 
@@ -56,6 +59,13 @@ impl Words {
 
     pub(super) fn pop(&mut self) -> Option<Word> {
         let word = self.waiting.pop_front()?;
+        self.answers -= usize::from(word.is_answer());
+        Some(word)
+    }
+
+    /// The first of which that is so.
+    pub(super) fn pop_first(&mut self, is_it: impl Fn(&Word) -> bool) -> Option<Word> {
+        let word = self.waiting.remove(self.waiting.iter().position(is_it)?)?;
         self.answers -= usize::from(word.is_answer());
         Some(word)
     }

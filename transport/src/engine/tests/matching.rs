@@ -27,7 +27,7 @@ fn wide(op: u64, source: Option<Peer>, tag: u64, mask: u64) -> Posted<()> {
 }
 
 fn offer(id: u32) -> Offer {
-    Offer { addr: 0, rkey: Rkey(0), id, rails: RailKeys::default() }
+    Offer { addr: 0, rkey: Rkey(0), id, rails: RailKeys::default(), in_parts: false }
 }
 
 fn eager(inbox: &mut TestInbox, peer: Peer, tag: u64, body: char) -> Arrival<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use qpair_verbs::{RemoteSlice, Rkey};
 
 use super::lanes::Repeat;
-use super::side::{Dice, Side, Way};
+use super::side::{Dice, Gathering, Side, Way};
 use crate::engine::*;
 
 pub(super) const EAGER_LIMIT: u64 = 100;
@@ -21,7 +21,7 @@ pub(super) const B: usize = 1;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
-    Message { header: [u8; HEADER_BYTES], serial: u64, offer: Option<[u8; OFFER_BYTES]> },
+    Message { header: [u8; HEADER_BYTES], serial: u64, offer: Option<Vec<u8>> },
     Done { number: u32 },
     Read { key: u64, number: u32, serial: u64 },
     SlotFree { credited: bool },
@@ -59,6 +59,7 @@ impl Pair {
                 link: Link::new(&config),
                 inbox: Inbox::new(Policy { hold_short: false, hold_long: hold_offers, longest: LONGEST }),
                 reading: BTreeMap::new(),
+                gathering: BTreeMap::new(),
                 slots: window + RESERVED_SLOTS,
                 shares: Shares::new(window, 4 * window, 2 * window),
                 delivered: Vec::new(),
@@ -128,10 +129,15 @@ impl Pair {
             let remote = RemoteSlice { addr: serial << 20, len, rkey: Rkey(7) };
             self.sides[side].exposed.insert(remote.addr, serial);
             let envelope = Envelope::bare(tag);
-            match self.sides[side].link.offer(serial, envelope, remote.into(), serial) {
+            // Now and then one that can not be read yet.
+            let readable = match self.dice.below(3) {
+                0 => Readable::InParts(len),
+                _ => Readable::At(remote.into()),
+            };
+            match self.sides[side].link.offer(serial, envelope, readable, serial) {
                 Ok((frame, offer)) => self.post(side, &frame, serial, Some(offer)),
                 Err(payload) => {
-                    let pending = Pending { op: serial, envelope, len, readable: Some(remote.into()), payload };
+                    let pending = Pending { op: serial, envelope, len, readable: Some(readable), payload };
                     self.sides[side].link.enqueue(pending);
                 }
             }
@@ -233,6 +239,14 @@ impl Pair {
             }
         }
         self.abort(1 - early);
+        for side in [A, B] {
+            let me = &mut self.sides[side];
+            for Gathering { key, op, .. } in std::mem::take(&mut me.gathering).into_values() {
+                assert_eq!(me.inbox.fail(key), op);
+                me.failed.extend(op);
+            }
+            self.release(side);
+        }
     }
 
     /// The receives that still wait for a message.
@@ -246,7 +260,7 @@ impl Pair {
     fn abort(&mut self, side: usize) {
         let me = &mut self.sides[side];
         let (sends, _) = me.link.abort();
-        me.cut.extend(sends.into_iter().map(|exposed| exposed.op));
+        me.cut.extend(sends.into_iter().filter(|exposed| !exposed.envelope.is_own()).map(|exposed| exposed.op));
         me.failed.extend(me.inbox.drop_peer(PEER).into_iter().map(|posted| posted.op));
         self.release(side);
     }
@@ -280,6 +294,12 @@ impl Pair {
                 let me = &mut self.sides[side];
                 me.link.retire(number);
                 let (key, op) = me.reading.remove(&key).expect("a read completes once");
+                if let Some((_, message)) = me.gathering.iter_mut().find(|(_, message)| message.parts.contains(&key)) {
+                    let (id, len) = me.inbox.discard(key).expect("it was being read");
+                    message.left -= len;
+                    me.link.read(id, len);
+                    return self.gathered(side);
+                }
                 let (id, len) = me.inbox.finish(key, (serial, op), None).expect("it was being read");
                 me.link.read(id, len);
                 self.release(side);
@@ -299,7 +319,17 @@ impl Pair {
         }
     }
 
-    fn message(&mut self, side: usize, bytes: &[u8], serial: u64, offer: Option<[u8; OFFER_BYTES]>) {
+    /// Delivers the messages all of whose parts are here.
+    fn gathered(&mut self, side: usize) {
+        let me = &mut self.sides[side];
+        for (_, Gathering { key, op, serial, .. }) in me.gathering.extract_if(.., |_, message| message.left == 0) {
+            let (id, len) = me.inbox.finish(key, (serial, op), None).expect("it was being read");
+            me.link.read(id, len);
+        }
+        self.release(side);
+    }
+
+    fn message(&mut self, side: usize, bytes: &[u8], serial: u64, offer: Option<Vec<u8>>) {
         let header = Header::parse(&HeaderView::new_checked(bytes).unwrap());
         let me = &mut self.sides[side];
         me.link.accept(&header).unwrap();
@@ -324,7 +354,7 @@ impl Pair {
                 let offer = Offer::parse(&offer.unwrap()).unwrap();
                 let closing = me.link.is_closing();
                 let outcome = me.inbox.offer(PEER, header.envelope, header.length, offer, closing);
-                me.link.offered().unwrap();
+                me.link.offered(&header, offer.id).unwrap();
                 match outcome {
                     Offered::Startable(key) => me.link.want(key),
                     Offered::Held => {}
@@ -335,14 +365,30 @@ impl Pair {
                 }
             }
             Kind::Finished | Kind::Withdrawn => {
-                let Exposed { op, payload, was_read, .. } = me.link.on_finished(&header).unwrap();
-                me.exposed.retain(|_, serial| *serial != payload);
-                if was_read { me.sent.push(op) } else { me.cut.push(op) }
+                let Exposed { op, envelope, payload, was_read, .. } = me.link.on_finished(&header).unwrap();
+                if envelope.is_own() {
+                    assert!(was_read);
+                } else {
+                    me.exposed.retain(|_, serial| *serial != payload);
+                    if was_read { me.sent.push(op) } else { me.cut.push(op) }
+                }
             }
             Kind::Cancel => {
                 let id = header.envelope.tag as u32;
                 if me.inbox.withdraw(PEER, id) {
                     me.link.withdrawn(id);
+                }
+            }
+            Kind::Want => {
+                let (id, mut left) = (header.envelope.tag, me.link.on_want(&header).unwrap());
+                let payload = *me.link.exposed(id as u32).expect("it is wanted");
+                while left > 0 {
+                    let len = left.min(1 + self.dice.below(left));
+                    let remote = RemoteSlice { addr: 1 << 60, len, rkey: Rkey(7) };
+                    let (op, envelope) = (1 << 40 | self.next, Envelope::part(id as u32, false));
+                    let readable = Some(Readable::At(remote.into()));
+                    me.link.enqueue_part(Pending { op, envelope, len, readable, payload });
+                    (left, self.next) = (left - len, self.next + 1);
                 }
             }
             Kind::Credit => {
@@ -353,7 +399,7 @@ impl Pair {
             Kind::Close => me.link.on_close(),
         }
         // The engine gives the slot of an offer back by itself.
-        let credited = header.kind.takes_credit() && header.kind != Kind::ReadyToSend;
+        let credited = header.takes_credit() && header.kind != Kind::ReadyToSend;
         self.at(self.now + keep, side, What::SlotFree { credited });
         self.release(side);
     }
@@ -400,9 +446,24 @@ impl Pair {
     fn pull(&mut self, side: usize, key: EntryKey) {
         let me = &mut self.sides[side];
         let Some(start) = me.inbox.start(key) else { return };
+        if start.envelope.class == Class::Part {
+            let message = me.gathering.get_mut(&(start.envelope.tag as u32)).expect("it was wanted");
+            message.parts.push(start.key);
+            let work = me.link.take_slot().expect("a step comes with a slot");
+            let serial = message.serial;
+            return self.read(side, (start.key, None), work, serial);
+        }
         let direct = start.posted.as_ref().is_some_and(|posted| !posted.staged);
         if me.starved && !direct {
             return me.inbox.stall(start);
+        }
+        if start.offer.in_parts {
+            let (id, op) = (start.offer.id, start.posted.map(|posted| posted.op));
+            me.link.want_parts(id);
+            let serial = *self.sides[1 - side].link.exposed(id).expect("it was offered");
+            let message = Gathering { key: start.key, op, serial, left: start.len, parts: Vec::new() };
+            self.sides[side].gathering.insert(id, message);
+            return;
         }
         let work = me.link.take_slot().expect("a step comes with a slot");
         let op = start.posted.map(|posted| posted.op);
@@ -416,9 +477,13 @@ impl Pair {
             return self.release(side);
         }
         let serial = self.sides[1 - side].exposed[&start.offer.addr];
+        self.read(side, (start.key, op), work, serial);
+    }
+
+    fn read(&mut self, side: usize, reading: (EntryKey, Option<u64>), work: Work, serial: u64) {
         self.order += 1;
         let key = self.order;
-        self.sides[side].reading.insert(key, (start.key, op));
+        self.sides[side].reading.insert(key, reading);
         let done = self.done_time(side);
         self.at(done, side, What::Read { key, number: work.number, serial });
     }
@@ -431,7 +496,7 @@ impl Pair {
         frame.header.emit(&mut header);
         let offer = offer.map(|offer| {
             let mut bytes = [0; OFFER_LIMIT];
-            *offer.emit(&mut bytes).first_chunk::<OFFER_BYTES>().expect("all of an offer")
+            offer.emit(&mut bytes).to_vec()
         });
         let kept = [&header[..], offer.as_ref().map_or(&[], |offer| &offer[..]), &serial.to_le_bytes()].concat();
         let (kind, sequence) = (frame.header.kind, frame.header.sequence);

@@ -28,11 +28,23 @@ pub(super) enum Way {
     Into(u64),
 }
 
+/// A payload that comes in parts.
+pub(super) struct Gathering {
+    pub(super) key: EntryKey,
+    pub(super) op: Option<u64>,
+    pub(super) serial: u64,
+    /// Bytes that are not read yet.
+    pub(super) left: u64,
+    pub(super) parts: Vec<EntryKey>,
+}
+
 pub(super) struct Side {
     pub(super) link: Link<u64>,
     pub(super) inbox: Inbox<(), (u64, Option<u64>)>,
     /// Payloads that are being read: under a number of the pair's own, their keys and receives.
     pub(super) reading: BTreeMap<u64, (EntryKey, Option<u64>)>,
+    /// Payloads that come in parts, by their message ids.
+    pub(super) gathering: BTreeMap<u32, Gathering>,
     /// Receive slots that are posted for this connection.
     pub(super) slots: u32,
     pub(super) shares: Shares,

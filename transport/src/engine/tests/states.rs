@@ -133,8 +133,9 @@ fn open_returns_credits_with_a_message_of_their_own_only_when_due() {
 fn open_gives_the_slots_of_offers_back_while_few_wait() {
     let mut link = established(8);
     for sequence in 0..4 {
-        link.accept(&header(Kind::ReadyToSend, sequence)).unwrap();
-        link.offered().unwrap();
+        let header = header(Kind::ReadyToSend, sequence);
+        link.accept(&header).unwrap();
+        link.offered(&header, sequence).unwrap();
     }
     // A window of 4, and all its slots are posted again; but of four offers two may wait.
     assert_eq!((link.credit().unwrap().header.credits, link.outstanding_slots()), (6, 4));
@@ -153,18 +154,18 @@ fn a_peer_that_takes_no_answers_can_not_offer_without_end() {
     link.eager(Envelope::bare(1), 1).unwrap();
     let most = 1 << 16;
     for id in 0..most {
-        link.offered().unwrap();
+        link.offered(&header(Kind::ReadyToSend, 0), 0).unwrap();
         link.read(id, 3);
         assert_eq!(link.next_step(), None);
     }
-    assert_eq!(link.offered(), Err(Violation::TooManyOffers { limit: 1 << 16 }));
+    assert_eq!(link.offered(&header(Kind::ReadyToSend, 0), 0), Err(Violation::TooManyOffers { limit: 1 << 16 }));
 }
 
 #[test]
 fn a_rendezvous_ends_with_the_peers_word() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 4096, len: 3, rkey: Rkey(1) };
-    let (frame, offer) = link.offer(11, Envelope::bare(5), remote.into(), 42).unwrap();
+    let (frame, offer) = link.offer(11, Envelope::bare(5), Readable::At(remote.into()), 42).unwrap();
     assert_eq!((frame.header.kind, frame.header.length, offer.addr), (Kind::ReadyToSend, 3, 4096));
     let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
     link.accept(&done).unwrap();
@@ -174,10 +175,90 @@ fn a_rendezvous_ends_with_the_peers_word() {
 }
 
 #[test]
+fn parts_are_offered_once_they_are_wanted_and_one_goes_without_a_credit() {
+    let mut link = established(2);
+    let (_, offer) = link.offer(11, Envelope::bare(5), Readable::InParts(30), 42).unwrap();
+    assert!(offer.in_parts && link.exposed(offer.id) == Some(&42) && link.exposed(offer.id + 1).is_none());
+    let of = |kind, id: u32, sequence| {
+        let envelope = Envelope::bare(id.into());
+        Header { envelope, credits: 2, ..header(kind, sequence) }
+    };
+    let want = of(Kind::Want, offer.id, 0);
+    link.accept(&want).unwrap();
+    assert_eq!(link.on_want(&want), Ok(30));
+    let again = Violation::Wanted { id: offer.id.into() };
+    assert_eq!(link.on_want(&want), Err(again), "once is enough");
+    // Messages wait behind parts, which go with the one credit there is, and with none.
+    let remote = RemoteSlice { addr: 4096, len: 10, rkey: Rkey(1) };
+    for op in 12..15 {
+        let (envelope, readable) = (Envelope::part(offer.id, false), Some(Readable::At(remote.into())));
+        link.enqueue_part(Pending { op, envelope, len: 10, readable, payload: 1 });
+    }
+    assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later));
+    let mut ids = Vec::new();
+    for is_bare in [false, true] {
+        let Some(Step::Offer { frame, offer: part }) = link.next_step() else { panic!("a part is due") };
+        assert_eq!((frame.header.envelope, frame.header.takes_credit()), (Envelope::part(offer.id, is_bare), !is_bare));
+        ids.push(part.id);
+    }
+    assert_eq!(link.next_step(), None, "no more than one");
+    for (sequence, id) in [(1, ids[1]), (2, ids[0])] {
+        let done = Header { length: 10, ..of(Kind::Finished, id, sequence) };
+        link.accept(&done).unwrap();
+        assert!(link.on_finished(&done).unwrap().envelope.is_own());
+    }
+    let Some(Step::Offer { frame, .. }) = link.next_step() else { panic!("the last part is due") };
+    assert!(!frame.header.takes_credit());
+    // What has no parts is not wanted.
+    let mut link = established(2);
+    let (_, offer) = link.offer(1, Envelope::bare(5), Readable::At(remote.into()), 10).unwrap();
+    let id = u64::from(offer.id);
+    assert_eq!(link.on_want(&of(Kind::Want, offer.id, 0)), Err(Violation::Wanted { id }));
+    // The payload ends with the peer's word, parts or not.
+    link.close();
+    assert_eq!(link.abort().0.len(), 1);
+}
+
+#[test]
+fn what_the_peer_is_to_send_and_its_bare_part_is_told_without_a_credit() {
+    let mut link = established(1);
+    link.eager(Envelope::bare(1), 1).unwrap();
+    let from_peer = |sequence, envelope| Header { envelope, credits: 1, ..header(Kind::ReadyToSend, sequence) };
+    for id in [70, 71] {
+        let offer = from_peer(id - 70, Envelope::bare(5));
+        link.accept(&offer).unwrap();
+        link.offered(&offer, id).unwrap();
+        link.want_parts(id);
+    }
+    let says = |link: &mut TestLink| match link.next_step() {
+        Some(Step::Control(Frame { header, .. })) => {
+            assert!(!header.takes_credit());
+            Some((header.kind, header.envelope.tag))
+        }
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([says(&mut link), says(&mut link)], [Some((Kind::Want, 70)), None], "one at a time");
+    // Its first part says that it came; and that part is answered, though all others wait.
+    let part = from_peer(2, Envelope::part(70, true));
+    link.accept(&part).unwrap();
+    link.offered(&part, 9).unwrap();
+    assert_eq!(link.offered(&part, 10), Err(Violation::NoCredit), "one at a time, too");
+    link.read(8, 3);
+    link.read(9, 3);
+    assert_eq!([says(&mut link), says(&mut link)], [Some((Kind::Want, 71)), Some((Kind::Finished, 9))]);
+    assert_eq!(says(&mut link), None, "the other was offered with a credit");
+    let mut bytes = [0; HEADER_BYTES];
+    let bare = Header { envelope: Envelope { port: 1, ..Envelope::bare(9) }, ..header(Kind::Finished, 0) };
+    bare.emit(&mut bytes);
+    assert_eq!(Header::parse(&HeaderView::new_checked(&bytes).unwrap()), bare);
+}
+
+#[test]
 fn a_send_is_taken_back_until_the_peer_has_it() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    let (_, offer) = link.offer(1, Envelope::bare(5), Readable::At(remote.into()), 10).unwrap();
     link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, readable: None, payload: 20 });
     link.enqueue(Pending { op: 4, envelope: Envelope::bare(5), len: 1, readable: None, payload: 40 });
     assert_eq!(link.cancel(2), Cancelled::Taken(Envelope::bare(5), 20));
@@ -198,7 +279,7 @@ fn a_send_is_taken_back_until_the_peer_has_it() {
 fn a_flush_waits_for_what_is_queued_offered_and_posted() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    let (_, offer) = link.offer(1, Envelope::bare(5), Readable::At(remote.into()), 10).unwrap();
     link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, readable: None, payload: 20 });
     link.flush(3);
     assert_eq!(link.next_flushed(None), None);
@@ -221,7 +302,7 @@ fn a_flush_waits_for_what_is_queued_offered_and_posted() {
 fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(11, Envelope::bare(5), remote.into(), 42).unwrap();
+    let (_, offer) = link.offer(11, Envelope::bare(5), Readable::At(remote.into()), 42).unwrap();
     link.close();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
     assert_eq!(link.next_step(), None);
@@ -241,7 +322,7 @@ fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
 fn closing_says_nothing_of_what_came_about_meanwhile() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    let (_, offer) = link.offer(1, Envelope::bare(5), Readable::At(remote.into()), 10).unwrap();
     assert_eq!(link.cancel(1), Cancelled::Asked);
     link.close();
     assert_eq!(link.next_step(), None, "no credit to ask with");
@@ -270,7 +351,7 @@ fn closing_still_receives_until_the_peer_closes() {
 fn abort_hands_everything_back() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    link.offer(1, Envelope::bare(5), Readable::At(remote.into()), 10).unwrap();
     link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, readable: None, payload: 20 });
     link.flush(3);
     let (sends, flushes) = link.abort();

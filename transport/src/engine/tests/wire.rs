@@ -14,7 +14,7 @@ fn the_layout_is_fixed() {
     let mut bytes = [0xff; HEADER_BYTES];
     header.emit(&mut bytes);
     let expected: [u8; HEADER_BYTES] =
-        [2, 0x22, 9, 10, 1, 2, 3, 4, 5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 11, 12];
+        [3, 0x22, 9, 10, 1, 2, 3, 4, 5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 11, 12];
     assert_eq!(bytes, expected);
 }
 
@@ -34,9 +34,9 @@ fn what_is_not_valid_is_named() {
     };
     assert_eq!(check(Kind::Eager, 0, 1), WireError::Version(1));
     assert_eq!(check(Kind::Eager, 1, 0), WireError::Kind(0));
-    assert_eq!(check(Kind::Eager, 1, 8), WireError::Kind(8));
-    assert_eq!(check(Kind::Eager, 1, 0x61), WireError::Class(6));
-    for kind in [Kind::Finished, Kind::Credit, Kind::Close, Kind::Cancel, Kind::Withdrawn] {
+    assert_eq!(check(Kind::Eager, 1, 9), WireError::Kind(9));
+    assert_eq!(check(Kind::Eager, 1, 0x71), WireError::Class(7));
+    for kind in [Kind::Finished, Kind::Credit, Kind::Close, Kind::Cancel, Kind::Withdrawn, Kind::Want] {
         assert_eq!(check(kind, 1, kind as u8 | 0x10), WireError::Class(1));
         assert_eq!(check(kind, 3, 1), WireError::Port(0x100));
     }
@@ -48,12 +48,13 @@ fn what_is_not_valid_is_named() {
 proptest! {
     #[test]
     fn headers_round_trip(
-        class in 0u8..6, offers: bool, port: u16, epoch: u32, sequence: u32, credits: u32, tag: u64,
+        class in 0u8..7, offers: bool, port: u16, epoch: u32, sequence: u32, credits: u32, tag: u64,
         length in 0u64..1 << 48, acknowledged: u16,
     ) {
         let kind = if offers { Kind::ReadyToSend } else { Kind::Eager };
         let class = [
             Class::Tagged, Class::Active, Class::Request, Class::Response, Class::Stream, Class::Notice,
+            Class::Part,
         ][usize::from(class)];
         let envelope = Envelope { class, port, tag };
         let header = Header { kind, envelope, epoch, sequence, credits, length, acknowledged };
@@ -65,12 +66,15 @@ proptest! {
     #[test]
     fn offers_round_trip(addr: u64, rkey: u32, id: u32) {
         for rails in [RailKeys::default(), RailKeys::first_alone().with(2, Rkey(!rkey))] {
-            let offer = Offer { addr, rkey: Rkey(rkey), id, rails };
+            let offer = Offer { addr, rkey: Rkey(rkey), id, rails, in_parts: false };
             let mut bytes = [0; OFFER_LIMIT];
             let bytes = offer.emit(&mut bytes);
             prop_assert_eq!(bytes.len() > OFFER_BYTES, rails != RailKeys::default());
             prop_assert_eq!(Offer::parse(bytes).unwrap(), offer);
         }
+        let (offer, mut bytes) = (Offer::in_parts(id), [0; OFFER_LIMIT]);
+        let bytes = offer.emit(&mut bytes);
+        prop_assert_eq!((bytes.len(), Offer::parse(bytes).unwrap()), (PARTS_BYTES, offer));
     }
 
     #[test]

@@ -169,7 +169,7 @@ pub struct RecvError {
 }
 
 /// Why a receive was not posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecvFailure {
     /// No such connection, or it is ending.
@@ -178,6 +178,9 @@ pub enum RecvFailure {
     /// The memory has not the form that is needed: a reduction goes into one piece, a message into memory of this program.
     #[error("this can not be received into {0}; give a buffer, a slab or part of an exposed region")]
     Form(&'static str),
+    /// There is no memory for the slots by which messages go into memory of a GPU.
+    #[error("no memory for messages into memory of this GPU: {0}")]
+    NoSlots(std::sync::Arc<str>),
     /// A slab that is shared.
     #[error("`Bytes` of this slab are still alive; drop them before receiving into it")]
     StillShared,

@@ -1,7 +1,7 @@
 //! What can be sent.
 
 use bytes::Bytes;
-use qpair_verbs::{Buffer, RemoteSlice};
+use qpair_verbs::{Buffer, GpuBuffer, RemoteSlice};
 
 use crate::engine::RemoteMemory;
 
@@ -21,6 +21,15 @@ pub enum Payload {
     /// A range of a region that the application exposed with `REMOTE_READ` and keeps until
     /// [`Event::Sent`](crate::Event::Sent). Always read by the peer, whatever its length.
     Exposed(RemoteMemory),
+    /// Memory of a GPU that is not registered, sent whole. It goes by slots of pinned memory, whether the device reaches the GPU or
+    /// not: [`prepare_gpu`](crate::Worker::prepare_gpu) makes them. [`Event::Sent`](crate::Event::Sent) gives it back.
+    ///
+    /// Where the device reaches it ([`ProtectionDomain::gpu_path`](qpair_verbs::ProtectionDomain::gpu_path)), registering it and
+    /// sending part of the region, as above, saves both copies.
+    ///
+    /// A peer that is offered a part may read all slots of the GPU from then on, whosever messages go by them, as long as the
+    /// worker lives: memory that one peer must not see of another's goes by workers of their own.
+    Gpu(GpuBuffer),
 }
 
 impl Payload {
@@ -31,6 +40,7 @@ impl Payload {
             Payload::Gather(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Payload::Buffer(buffer) => buffer.len() as u64,
             Payload::Exposed(remote) => remote.len(),
+            Payload::Gpu(buffer) => buffer.len() as u64,
         }
     }
 
@@ -67,6 +77,12 @@ impl From<&'static [u8]> for Payload {
 impl From<Buffer> for Payload {
     fn from(buffer: Buffer) -> Self {
         Payload::Buffer(buffer)
+    }
+}
+
+impl From<GpuBuffer> for Payload {
+    fn from(buffer: GpuBuffer) -> Self {
+        Payload::Gpu(buffer)
     }
 }
 

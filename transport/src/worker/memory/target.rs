@@ -49,7 +49,13 @@ impl Target {
         match &self.memory {
             Local::Slab(slab) if !slab.is_unique() => Err(RecvFailure::StillShared),
             Local::List(_) | Local::None if self.calc.is_some() => Err(RecvFailure::Form(self.memory.form())),
-            Local::Buffer(_) | Local::Slab(_) | Local::List(_) | Local::Region(_) | Local::None => Ok(()),
+            // A program's own operation runs on no GPU.
+            Local::Gpu(_) if self.calc.is_some_and(|calc| calc.is_own()) => {
+                Err(RecvFailure::Form("memory of a GPU, by an operation of the program's own"))
+            }
+            Local::Buffer(_) | Local::Slab(_) | Local::List(_) | Local::Region(_) | Local::Gpu(_) | Local::None => {
+                Ok(())
+            }
             // Short messages are copied, which needs memory that this program reaches.
             _ => Err(RecvFailure::Form(self.memory.form())),
         }
@@ -79,6 +85,8 @@ impl Target {
             }
             (Local::Region(slice), None) => slice.write(0, message).map_err(failed)?,
             (Local::Region(slice), Some(calc)) => slice.combine(0, calc, message).map_err(failed)?,
+            (Local::Gpu(buffer), None) => buffer.write(0, message).map_err(failed)?,
+            (Local::Gpu(buffer), Some(calc)) => buffer.combine(0, message, calc).map_err(failed)?,
             (other, _) => return Err(failed(RecvFailure::Form(other.form()))),
         }
         Ok(())

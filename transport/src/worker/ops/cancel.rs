@@ -144,8 +144,15 @@ impl Worker {
         let endpoint = self.endpoints.get_mut(EndpointId::of(peer))?;
         let ep = Some(endpoint.id);
         let found = endpoint.works().find(|one| one.is_of(op.number));
-        let Some(InFlight { what: OneSided::Pull(reading), .. }) = found else { return None };
-        if reading.pooled == 0 {
+        let (reading, is_own) = match found {
+            Some(InFlight { what: OneSided::Pull(reading), .. }) => {
+                let is_own = reading.pooled == 0;
+                (reading, is_own)
+            }
+            Some(_) => return None,
+            None => self.staging.reading_of(op.number)?,
+        };
+        if is_own {
             return Some(Ended::WithDevice);
         }
         // It is read into memory of the pool: another receive may have it.
@@ -178,6 +185,7 @@ impl Worker {
         let endpoint = self.endpoints.at(index as usize)?;
         let work = endpoint.works().find(|one| one.is_of(op.number));
         let was_awaited = work.map(|one| std::mem::replace(&mut one.awaited, false));
+        let was_awaited = was_awaited.or_else(|| self.staging.disown(op.number));
         let was_awaited = was_awaited.unwrap_or_else(|| endpoint.link.disown(op.number));
         was_awaited.then_some(endpoint.id)
     }

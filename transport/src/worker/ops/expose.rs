@@ -4,15 +4,22 @@ use bytes::Bytes;
 use qpair_verbs::{Access, ExposedRegion, MemoryError, RemoteSlice};
 
 use super::post::{Body, Pieces};
-use crate::engine::RemoteMemory;
+use crate::engine::{Readable, RemoteMemory};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::memory::{InUse, Payload};
 
 impl Worker {
     /// Makes a long payload readable for the peer.
-    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteMemory), (MemoryError, Payload)> {
-        match payload {
+    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, Readable), (MemoryError, Payload)> {
+        let exposed = match payload {
+            Payload::Gpu(buffer) => {
+                let len = buffer.len() as u64;
+                return match self.prepare_gpu(buffer.gpu()) {
+                    Ok(()) => Ok((Carried::Gpu(buffer), Readable::InParts(len))),
+                    Err(error) => Err((error, Payload::Gpu(buffer))),
+                };
+            }
             Payload::Exposed(remote) => {
                 let readable = if remote.has_keys() { remote } else { self.rails.remote(remote.remote, |_| None) };
                 Ok((Carried::Remote(remote), readable))
@@ -32,7 +39,8 @@ impl Worker {
                 Ok((region, readable)) => Ok((Carried::Copy(region, Payload::Gather(pieces)), readable)),
                 Err(error) => Err((error, Payload::Gather(pieces))),
             },
-        }
+        };
+        exposed.map(|(carried, remote)| (carried, remote.into()))
     }
 
     /// Makes long `Bytes` readable for the peer: where they lie, or as a copy where that is faster.

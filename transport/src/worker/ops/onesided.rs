@@ -1,7 +1,7 @@
 //! One-sided operations: the peer's program takes no part.
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Local, PostError, QpType};
+use qpair_verbs::{GpuBuffer, Local, PostError, QpType};
 
 use crate::engine::RemoteMemory;
 use crate::worker::Worker;
@@ -11,7 +11,8 @@ use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::memory::Target;
 
 impl Worker {
-    /// Reads `remote` into the first bytes of `into`, or combines it with them. [`Event::Got`](crate::Event::Got)
+    /// Reads `remote` into the first bytes of `into`, or combines it with them; for memory of a GPU that is not registered, by
+    /// memory of the worker's pool, which must have as much. [`Event::Got`](crate::Event::Got)
     /// follows. The peer must have exposed it with `REMOTE_READ`, or the connection breaks.
     ///
     /// # Errors
@@ -25,14 +26,19 @@ impl Worker {
         into: impl Into<Local>,
         calc: Option<Calc>,
     ) -> Result<OpId, OneSidedError> {
-        let remote = remote.into();
+        let (remote, into) = (remote.into(), into.into());
         match calc {
-            Some(calc) if !self.read_reduce => self.get_and_combine(ep, remote, Target::new(into.into(), Some(calc))),
-            _ => self.one_sided(ep, Reach::Read(calc), into.into(), &remote, OneSided::Get { remote, calc }),
+            // Not what the device can do.
+            calc if matches!(into, Local::Gpu(_)) || (calc.is_some() && !self.read_reduce) => {
+                self.get_and_combine(ep, remote, Target::new(into, calc))
+            }
+            calc => self.one_sided(ep, Reach::Read(calc), into, &remote, OneSided::Get { remote, calc }),
         }
     }
 
-    /// Writes the first bytes of `from` to `remote`. [`Event::Put`](crate::Event::Put) follows. A message that is sent
+    /// Writes the first bytes of `from` to `remote`; of memory of a GPU that is not registered, a copy of
+    /// them in memory of the worker's pool, which must have as much.
+    /// [`Event::Put`](crate::Event::Put) follows. A message that is sent
     /// after it on the same connection is delivered after the data is in place. The peer must have exposed it with
     /// `REMOTE_WRITE`, or the connection breaks.
     ///
@@ -45,11 +51,71 @@ impl Worker {
         from: impl Into<Local>,
         remote: impl Into<RemoteMemory>,
     ) -> Result<OpId, OneSidedError> {
-        let remote = remote.into();
-        self.one_sided(ep, Reach::Write, from.into(), &remote, OneSided::Put { remote })
+        let (remote, from) = (remote.into(), from.into());
+        match from {
+            Local::Gpu(buffer) => self.copy_and_put(ep, buffer, remote),
+            from => self.one_sided(ep, Reach::Write, from, &remote, OneSided::Put { remote, own: None }),
+        }
     }
 
-    /// Reads into a slab of the pool, from which the bytes are combined later: for devices that can not.
+    /// Writes out of a slab of the pool that the first bytes of a GPU's memory are copied into.
+    #[cold]
+    fn copy_and_put(&mut self, ep: EndpointId, from: GpuBuffer, remote: RemoteMemory) -> Result<OpId, OneSidedError> {
+        let refused = |error, from: GpuBuffer| Err(OneSidedError { error, memory: from.into() });
+        let limit = from.len();
+        let Some(len) = usize::try_from(remote.len()).ok().filter(|&len| len <= limit) else {
+            let end = usize::try_from(remote.len()).unwrap_or(usize::MAX);
+            return refused(PostError::Range { start: 0, end, len: limit }.into(), from);
+        };
+        // Before it is copied, which takes a while.
+        let may = match self.endpoints.get(ep) {
+            None => Err(OneSidedFailure::Closed(ep)),
+            Some(endpoint) if !endpoint.up => Err(not_up(&endpoint.stage, ep)),
+            Some(endpoint) if !endpoint.link.has_slot() => Err(OneSidedFailure::WouldBlock),
+            Some(endpoint) => endpoint.name(&remote).map(|_| ()).map_err(OneSidedFailure::from),
+        };
+        if let Err(error) = may {
+            return refused(error, from);
+        }
+        let no_memory = |error: &dyn std::fmt::Display| OneSidedFailure::Memory(error.to_string().into());
+        let mut slab = match self.slab(len) {
+            Ok(Some(slab)) => slab,
+            Ok(None) => return refused(OneSidedFailure::WouldBlock, from),
+            Err(error) => return refused(no_memory(&error), from),
+        };
+        let pooled = slab.len();
+        // Of the pool: nobody else has it.
+        let copied = slab.get_mut().map_or(Ok(()), |room| from.read(0, &mut room[..len]));
+        if let Err(error) = copied {
+            self.pool.give_slab(slab);
+            return refused(no_memory(&error), from);
+        }
+        match self.one_sided(ep, Reach::Write, slab.into(), &remote, OneSided::Put { remote, own: None }) {
+            Ok(op) => {
+                if let Some(last) = self.endpoints.get_mut(ep).and_then(|endpoint| endpoint.reads.back_mut()) {
+                    last.what = OneSided::Put { remote, own: Some((from.into(), pooled)) };
+                }
+                Ok(op)
+            }
+            Err(OneSidedError { error, memory }) => {
+                self.give_back(memory);
+                refused(error, from)
+            }
+        }
+    }
+
+    /// The memory that a WRITE was of, which is done or will not be.
+    pub(in crate::worker) fn own_memory(&mut self, own: Option<(Local, usize)>, memory: Local) -> Local {
+        match own {
+            Some((own, pooled)) => {
+                self.unstage(memory, pooled);
+                own
+            }
+            None => memory,
+        }
+    }
+
+    /// Reads into a slab of the pool, from which the bytes are put into their place or combined later: for devices that can not, and memory that they do not know.
     #[cold]
     fn get_and_combine(&mut self, ep: EndpointId, remote: RemoteMemory, target: Target) -> Result<OpId, OneSidedError> {
         let refused = |error, target: Target| Err(OneSidedError { error, memory: target.memory });

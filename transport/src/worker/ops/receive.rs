@@ -31,7 +31,9 @@ impl Worker {
     /// takes it.
     ///
     /// # Errors
-    /// [`RecvError`] with the memory, if the connection is closed, or the message that waits does not fit.
+    /// [`RecvError`] with the memory, if the connection is closed, the message that waits does not fit, or the memory is of a form
+    /// that nothing is received into, or so combined; of a GPU that is not registered, also if there is no memory for
+    /// [slots](Worker::prepare_gpu), which the first such receive takes.
     pub fn recv_into(
         &mut self,
         source: impl Into<Source>,
@@ -40,7 +42,7 @@ impl Worker {
         calc: Option<Calc>,
     ) -> Result<OpId, RecvError> {
         let target = Target::new(into.into(), calc);
-        if let Err(error) = target.check() {
+        if let Err(error) = target.check().and_then(|()| self.prepare_target(&target)) {
             return Err(RecvError { error, memory: target.memory });
         }
         self.post_receive(source.into(), tags.into(), target)
@@ -83,6 +85,12 @@ impl Worker {
         Some(Probe { ep: EndpointId::of(peer), tag: Tag(tag), len })
     }
 
+    /// Sees to it that there are slots for a message that is to go into memory of a GPU.
+    fn prepare_target(&mut self, target: &Target) -> Result<(), RecvFailure> {
+        let Local::Gpu(buffer) = &target.memory else { return Ok(()) };
+        self.prepare_gpu(buffer.gpu()).map_err(|error| RecvFailure::NoSlots(error.to_string().into()))
+    }
+
     fn post_receive(&mut self, source: Source, tags: TagPattern, target: Target) -> Result<OpId, RecvError> {
         let pattern = pattern(source, tags);
         if let Source::Endpoint(ep) = source {
@@ -94,7 +102,8 @@ impl Worker {
         }
         let number = self.op();
         // Such a payload can not be read straight to where it is to go.
-        let staged = target.whole || (target.calc.is_some() && !self.read_reduce);
+        let on_gpu = matches!(target.memory, Local::Gpu(_));
+        let staged = target.whole || (target.calc.is_some() && !self.read_reduce && !on_gpu);
         match self.inbox.post(Posted { op: number, pattern, fit: target.fit(), staged, memory: target }) {
             Placed::Waits => {}
             Placed::Due => self.deliver_due(),

@@ -1,12 +1,12 @@
-//! Rendezvous, receiver's side: payloads are read straight into the memory of their receive.
+//! Rendezvous, receiver's side: payloads are read straight into the memory of their receive, but for what is staged.
 
 use qpair_verbs::{Local, MemoryError, Slab};
 
-use crate::engine::{EntryKey, Start};
+use crate::engine::{Class, EntryKey, Start};
 use crate::worker::Worker;
 use crate::worker::delivery::{Body, receive_op};
 use crate::worker::endpoint::{InFlight, OneSided, PART, Reading, Unposted, Unread};
-use crate::worker::error::ResourceError;
+use crate::worker::error::{OpError, ResourceError};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::memory::{Message, Target};
@@ -16,6 +16,9 @@ impl Worker {
     /// Reads a payload, if it is still to be read.
     pub(in crate::worker) fn pull(&mut self, index: usize, key: EntryKey) {
         let Some(mut start) = self.inbox.start(key) else { return };
+        if start.envelope.class == Class::Part {
+            return self.part_offered(index, &start);
+        }
         let direct = start.posted.as_ref().is_some_and(|posted| !posted.staged);
         let (memory, calc, pooled) = if direct && let Some(posted) = &mut start.posted {
             (std::mem::take(&mut posted.memory.memory), posted.memory.calc, 0)
@@ -33,7 +36,11 @@ impl Worker {
             }
         };
         let Start { offer, len, posted, .. } = start;
-        let reading = Reading { key, remote: offer.remote(len), before: 0, calc, posted, pooled };
+        let (remote, piece, offset) = (offer.remote(len), None, 0);
+        let reading = Reading { key, remote, before: 0, calc, posted, pooled, piece, offset };
+        if offer.in_parts || matches!(memory, Local::Gpu(_)) {
+            return self.read_in_pieces(index, reading, memory, &offer);
+        }
         let Some((reading, memory)) = self.read_over_rails(index, reading, memory) else { return };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if let Err(unread) = endpoint.read_part(reading, true, memory) {
@@ -44,6 +51,9 @@ impl Worker {
     /// The device does not take the memory that a payload was to be read into.
     #[cold]
     pub(in crate::worker) fn read_refused(&mut self, index: usize, unread: Unread, awaited: bool) {
+        if unread.reading.piece.is_some() {
+            return self.piece_refused(index, unread);
+        }
         let Unread { reading, error, memory } = unread;
         if !awaited && reading.pooled == 0 {
             // Nobody waits for it.
@@ -122,18 +132,34 @@ impl Worker {
         let event = match what {
             OneSided::Pull(reading) => return self.pulled(index, reading, awaited, memory),
             OneSided::Get { .. } => Event::Got { op, ep, memory },
-            OneSided::Put { .. } => Event::Put { op, ep, memory },
+            OneSided::Put { own, .. } => Event::Put { op, ep, memory: self.own_memory(own, memory) },
             OneSided::Fetch { .. } => self.fetched(op, ep, memory),
             OneSided::Combine { target, remote, .. } => self.combined(op, ep, target, remote.len() as usize, memory),
         };
         self.ready.push_back(if awaited { event } else { event.released(op) });
     }
 
-    /// A payload was read: it is delivered when its turn comes, and the peer is told.
+    /// A payload was read, or a part of it.
     pub(in crate::worker) fn pulled(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
         let Some((reading, memory)) = self.read_on(index, reading, awaited, memory) else { return };
-        let Reading { key, remote, posted, pooled, .. } = reading;
-        let len = remote.len() as usize;
+        if let Some(piece) = reading.piece {
+            return self.piece_read(index, piece, memory);
+        }
+        let len = reading.remote.len() as usize;
+        self.is_here(index, reading, awaited, (memory, len), Ok(()));
+    }
+
+    /// All of a payload of so many bytes is in its memory, unless that failed: it is delivered when its turn comes, and the peer is
+    /// told.
+    pub(in crate::worker) fn is_here(
+        &mut self,
+        index: usize,
+        reading: Reading,
+        awaited: bool,
+        (memory, len): (Local, usize),
+        result: Result<(), OpError>,
+    ) {
+        let Reading { key, posted, pooled, .. } = reading;
         let (body, posted) = match (posted, memory) {
             (Some(posted), memory) if pooled == 0 && !awaited => {
                 let (op, returned) = (receive_op(&posted), Returned::Memory(memory));
@@ -141,9 +167,7 @@ impl Worker {
                 let read = self.inbox.discard(key);
                 return self.was_read(index, read);
             }
-            (Some(posted), memory) if pooled == 0 => {
-                (Body::Into { op: receive_op(&posted), memory, result: Ok(()) }, None)
-            }
+            (Some(posted), memory) if pooled == 0 => (Body::Into { op: receive_op(&posted), memory, result }, None),
             (Some(posted), Local::Slab(slab)) if !posted.memory.whole => {
                 let op = receive_op(&posted);
                 let mut target: Target = posted.memory;

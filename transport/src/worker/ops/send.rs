@@ -1,9 +1,10 @@
 //! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
 
+use bytes::Bytes;
 use qpair_verbs::MemoryError;
 
 use super::post::{NOTHING, Pieces, post};
-use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_LIMIT, Pending, Step};
+use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_LIMIT, Pending, Readable, Step};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, NoKey, OpError, ResourceError, SendCopyError, SendError, SendFailure};
@@ -49,6 +50,10 @@ impl Worker {
             Payload::Buffer(buffer) => Pieces::One(buffer),
             Payload::Gather(pieces) => Pieces::Many(pieces),
             Payload::Exposed(_) => return self.send_long(number, ep, envelope, payload),
+            Payload::Gpu(buffer) => match self.staging.copy_of(buffer) {
+                Ok(copy) => Pieces::One(copy),
+                Err(error) => return refused(SendFailure::Memory(error.into()), payload),
+            },
         };
         if let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize) {
             return refused(SendFailure::Memory(error), payload);
@@ -64,7 +69,7 @@ impl Worker {
                 if endpoint.link.queued() == 0 {
                     endpoint.note(self.pace.now(), Note::new("messages wait for room"));
                 }
-                let payload = wait(payload);
+                let payload = wait(payload, self.staging.copied(len as usize));
                 endpoint.link.enqueue(Pending { op: number, envelope, len, readable: None, payload });
             }
             Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
@@ -140,7 +145,7 @@ impl Worker {
 
     /// A payload may be reused.
     pub(in crate::worker) fn sent(&mut self, number: u64, ep: EndpointId, envelope: Envelope, payload: Payload) {
-        if envelope.is_stand_in() {
+        if envelope.is_own() {
             return;
         }
         let op = OpId::new(number, Some(ep));
@@ -163,8 +168,8 @@ impl Worker {
         error: OpError,
         returned: Returned,
     ) {
-        // What it stands for has ended.
-        if envelope.is_stand_in() {
+        // What it stands for has ended, or ends by itself.
+        if envelope.is_own() {
             return;
         }
         let op = OpId::new(number, Some(ep));
@@ -208,7 +213,7 @@ impl Worker {
             Err((error, payload)) => return Err(SendError { error: SendFailure::Memory(error), payload }),
         };
         let op = OpId::new(number, Some(ep));
-        let len = readable.remote.len;
+        let len = readable.len();
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Ok(op) };
         match endpoint.link.offer(number, envelope, readable, carried) {
             Ok((frame, offer)) => {
@@ -220,7 +225,9 @@ impl Worker {
                 endpoint.sent.count(len);
                 endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), len));
                 // One at a time, so that the clock is read for few of many.
-                endpoint.timed.get_or_insert_with(|| (number, len, self.start.elapsed()));
+                if let Readable::At(_) = readable {
+                    endpoint.timed.get_or_insert_with(|| (number, len, self.start.elapsed()));
+                }
                 self.check(ep.index as usize, posted);
             }
             Err(payload) => {
@@ -301,6 +308,7 @@ impl Worker {
                         Carried::Bytes(bytes) => Pieces::One(bytes),
                         Carried::Buffer(buffer) => Pieces::One(buffer),
                         Carried::Gather(pieces) => Pieces::Many(pieces),
+                        Carried::GpuCopy(copy, _) => Pieces::One(copy),
                         // Only payloads that are copied are queued as eager.
                         _ => Pieces::One(NOTHING),
                     };
@@ -317,10 +325,12 @@ impl Worker {
                 Step::Offer { frame, offer } => {
                     let mut body = [0; OFFER_LIMIT];
                     let posted = post(endpoint, scratch, pool, inline, datagrams, frame, offer.emit(&mut body));
-                    self.counters.rendezvous_sent += u64::from(posted.is_ok());
                     let len = frame.header.length;
-                    endpoint.sent.count(len);
-                    endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), len));
+                    if frame.header.envelope.class != Class::Part {
+                        self.counters.rendezvous_sent += u64::from(posted.is_ok());
+                        endpoint.sent.count(len);
+                        endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), len));
+                    }
                     posted
                 }
                 Step::Pull(key) => {
@@ -393,11 +403,13 @@ fn ensure_room(pool: &mut Pool, max_inline: usize, len: usize) -> Result<(), Mem
 }
 
 /// A payload that is to be copied when its turn comes.
-fn wait(payload: Payload) -> Carried {
+/// `copy`: of a GPU's memory, its bytes.
+fn wait(payload: Payload, copy: &[u8]) -> Carried {
     match payload {
         Payload::Bytes(bytes) => Carried::Bytes(bytes),
         Payload::Gather(pieces) => Carried::Gather(pieces),
         Payload::Buffer(buffer) => Carried::Buffer(buffer),
         Payload::Exposed(remote) => Carried::Remote(remote),
+        Payload::Gpu(buffer) => Carried::GpuCopy(Bytes::copy_from_slice(copy), buffer),
     }
 }

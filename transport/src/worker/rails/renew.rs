@@ -113,6 +113,7 @@ impl Worker {
     /// Makes another queue pair for a rail of which nothing is with the device.
     fn make_anew(&mut self, index: usize, rail: usize) -> Option<QpAddress> {
         let now = self.now();
+        let ep = self.endpoints.at(index)?.id;
         let lane = self.lanes(index)?.lanes.get_mut(rail)?;
         let old = lane.take_qp();
         (lane.probed, lane.failed, lane.made) = (None, None, now);
@@ -120,7 +121,7 @@ impl Worker {
             self.rails.give_back(rail);
         }
         if let LaneQp::Connected(old) = old {
-            self.parting.extend(Some(old).filter(|old| !old.is_settled()));
+            self.parting.extend(Some(old).filter(|old| !old.is_settled()).map(|old| (ep, old)));
         }
         match self.rails.prepare(rail) {
             Ok(Some(prepared)) => {

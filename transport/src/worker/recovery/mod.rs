@@ -165,12 +165,15 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return Vec::new() };
         let (ep, lost) = (endpoint.id, std::mem::take(&mut endpoint.repeats.lost));
         let mut again = Vec::new();
-        for (work, memory) in lost {
+        for (mut work, memory) in lost {
             let op = OpId::new(work.number, Some(ep));
             let is_done = had.is_some_and(|had| is_before(work.order, had));
-            let event = match &work.what {
-                OneSided::Put { .. } if is_done => Event::Put { op, ep, memory },
-                OneSided::Get { .. } | OneSided::Put { .. } if !work.awaited => Event::Got { op, ep, memory },
+            let event = match &mut work.what {
+                OneSided::Put { own, .. } if is_done || !work.awaited => {
+                    let memory = self.own_memory(own.take(), memory);
+                    Event::Put { op, ep, memory }
+                }
+                OneSided::Get { .. } if !work.awaited => Event::Got { op, ep, memory },
                 OneSided::Fetch { .. } => {
                     self.give_back(memory);
                     Event::Failed { op, ep: Some(ep), error: OpError::Unknown, returned: Returned::Nothing }

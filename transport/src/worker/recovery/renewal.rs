@@ -22,7 +22,7 @@ impl Endpoint {
         });
         copies
             && works.iter().all(|(work, _)| match &work.what {
-                OneSided::Put { remote } => is_known(remote),
+                OneSided::Put { remote, .. } => is_known(remote),
                 _ => true,
             })
     }
@@ -71,7 +71,9 @@ impl Worker {
     /// The queue pair that a connection has goes, with its receives.
     fn put_away(&mut self, index: usize) {
         let qp = self.endpoints.detach(index);
-        self.part_with(qp);
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        self.part_with(ep, qp);
         let Some(endpoint) = self.endpoints.at(index) else { return };
         self.slabs.disown(endpoint.id);
         endpoint.release_slots(&mut self.shares, &mut self.slabs);

@@ -147,7 +147,7 @@ impl Worker {
         let InFlight { number, awaited, len, what, .. } = work;
         let (reach, remote) = match &what {
             OneSided::Get { remote, .. } | OneSided::Combine { remote, .. } => (Reach::Read(None), *remote),
-            OneSided::Put { remote } => (Reach::Write, *remote),
+            OneSided::Put { remote, .. } => (Reach::Write, *remote),
             OneSided::Pull(_) | OneSided::Fetch { .. } => {
                 let OneSided::Pull(reading) = what else { return Ok(()) };
                 return match endpoint.read_part(reading, awaited, memory) {

@@ -6,6 +6,8 @@ mod datagrams;
 mod devices;
 #[path = "../../../tests/support/fake.rs"]
 mod fake;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod rails;
 mod recovery;
 mod storm;
@@ -92,7 +94,7 @@ fn operations_that_the_device_does_not_end_end_with_their_connection() {
         InFlight { number, order: 0, awaited: true, len: 0, what }
     };
     endpoint.reads.push_back(what(70));
-    endpoint.reads.push_back(InFlight { what: OneSided::Put { remote }, ..what(71) });
+    endpoint.reads.push_back(InFlight { what: OneSided::Put { remote, own: None }, ..what(71) });
     endpoint.reads.push_back(InFlight { what: OneSided::Combine { target, remote, pooled: 0 }, ..what(72) });
     endpoint.reads.push_back(InFlight { awaited: false, ..what(73) });
     worker.abort(ep);

@@ -283,7 +283,7 @@ fn rails_are_not_left_out_because_this_side_was_late() {
         length: remote.len,
         acknowledged: 0,
     };
-    let offer = Offer { addr: remote.addr, rkey: remote.rkey, id: 1, rails: RailKeys::default() };
+    let offer = Offer { addr: remote.addr, rkey: remote.rkey, id: 1, rails: RailKeys::default(), in_parts: false };
     b.recv(Source::Any, Tag(7)).unwrap();
     b.offered(at_b, &reading, offer);
     b.advance(at_b.index as usize);

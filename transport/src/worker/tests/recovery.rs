@@ -305,12 +305,12 @@ fn one_sided_work_is_done_again_unless_that_might_do_harm() {
     let lost = &mut worker.endpoints.get_mut(ep).unwrap().repeats.lost;
     for work in [
         // The peer has a message that went after it, and may have changed the place since.
-        work(70, 5, OneSided::Put { remote }),
+        work(70, 5, OneSided::Put { remote, own: None }),
         work(71, 6, OneSided::Fetch { pooled: 0 }),
         work(72, 6, get()),
-        work(73, 9, OneSided::Put { remote }),
+        work(73, 9, OneSided::Put { remote, own: None }),
         InFlight { awaited: false, ..work(74, 9, get()) },
-        InFlight { awaited: false, ..work(75, 9, OneSided::Put { remote }) },
+        InFlight { awaited: false, ..work(75, 9, OneSided::Put { remote, own: None }) },
         work(76, 9, OneSided::Fetch { pooled: 0 }),
     ] {
         lost.push((work, Local::None));
