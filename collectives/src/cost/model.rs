@@ -107,6 +107,36 @@ pub struct ModelError {
     pub hint: &'static str,
 }
 
+impl CostModel {
+    /// Of each value the better of the two: the lesser time, the greater speed. What is measured is worse than it could be where
+    /// others use the machine meanwhile, and never better.
+    pub(crate) fn best_of(self, other: &Self) -> Self {
+        Self {
+            start: self.start.min(other.start),
+            send: self.send.min(other.send),
+            receive: self.receive.min(other.receive),
+            transfer: self.transfer.min(other.transfer),
+            packet: self.packet.min(other.packet),
+            payload: self.payload.min(other.payload),
+            turn: self.turn.min(other.turn),
+            copy: self.copy.max(other.copy),
+            straight: self.straight.max(other.straight),
+            combine: self.combine.max(other.combine),
+            within: self.within.best_of(&other.within),
+            beside: self.beside.best_of(&other.beside),
+            between: self.between.best_of(&other.between),
+            // By no one measured.
+            gpu: self.gpu,
+        }
+    }
+}
+
+impl Link {
+    fn best_of(self, other: &Self) -> Self {
+        Self { latency: self.latency.min(other.latency), speed: self.speed.max(other.speed) }
+    }
+}
+
 impl Default for CostModel {
     /// About what a server of 2020 to 2025 has: by measurement on virtual machines of two cores, and a rail of 100 Gbit/s.
     fn default() -> Self {

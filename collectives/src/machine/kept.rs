@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::geteuid;
@@ -27,11 +28,18 @@ pub(super) trait Keep: Serialize + DeserializeOwned {
     fn check(&self) -> Result<(), String>;
 }
 
-impl Keep for CostModel {
+/// A cost model of which each value is the best of so many times that it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) model: CostModel,
+    pub(super) times: u32,
+}
+
+impl Keep for Measured {
     const KIND: &str = "cost";
 
     fn check(&self) -> Result<(), String> {
-        CostModel::check(self).map_err(|error| error.to_string())
+        self.model.check().map_err(|error| error.to_string())
     }
 }
 
@@ -133,6 +141,11 @@ pub(super) fn write<T: Keep>(path: &Path, key: &Key, kept: &T) -> io::Result<()>
     moved
 }
 
+/// How long ago it was kept; `None` if that can not be told.
+pub(super) fn age(path: &Path) -> Option<Duration> {
+    fs::symlink_metadata(path).ok()?.modified().ok()?.elapsed().ok()
+}
+
 /// Nobody else has this at the same time, of those who ask for it in that folder, where the system has locks; until it is dropped.
 pub(super) fn alone(folder: &Path) -> Option<File> {
     fs::create_dir_all(folder).ok()?;
@@ -158,7 +171,7 @@ fn text(file: File) -> io::Result<String> {
 }
 
 /// Of these files: rises when what is measured, or what it means, changes.
-const FORMAT: u32 = 10;
+const FORMAT: u32 = 11;
 /// Of a file.
 const LONGEST: u64 = 64 << 10;
 
@@ -175,17 +188,17 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_again_for_the_same_machine_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("deep/er").join(key(2).file::<CostModel>());
-        let model = CostModel { copy: 1.25e9, ..CostModel::default() };
-        assert_eq!(read::<CostModel>(&path, &key(2)).unwrap_err().kind(), ErrorKind::NotFound);
-        write(&path, &key(2), &model).unwrap();
-        assert_eq!(read::<CostModel>(&path, &key(2)).unwrap(), model);
-        let again = CostModel { copy: 2.5e9, ..model };
+        let path = folder.path().join("deep/er").join(key(2).file::<Measured>());
+        let model = |copy, times| Measured { model: CostModel { copy, ..CostModel::default() }, times };
+        assert_eq!(read::<Measured>(&path, &key(2)).unwrap_err().kind(), ErrorKind::NotFound);
+        write(&path, &key(2), &model(1.25e9, 1)).unwrap();
+        assert_eq!(read::<Measured>(&path, &key(2)).unwrap(), model(1.25e9, 1));
+        let again = model(2.5e9, 2);
         write(&path, &key(2), &again).unwrap();
-        assert_eq!(read::<CostModel>(&path, &key(2)).unwrap(), again);
-        assert_eq!(read::<CostModel>(&path, &key(4)).unwrap_err().to_string(), "it is of another machine");
-        assert_ne!(key(2).file::<CostModel>(), key(4).file::<CostModel>());
-        assert_ne!(key(2).file::<CostModel>(), key(2).file::<Fastest>());
+        assert_eq!(read::<Measured>(&path, &key(2)).unwrap(), again);
+        assert_eq!(read::<Measured>(&path, &key(4)).unwrap_err().to_string(), "it is of another machine");
+        assert_ne!(key(2).file::<Measured>(), key(4).file::<Measured>());
+        assert_ne!(key(2).file::<Measured>(), key(2).file::<Fastest>());
         // Nothing but the file is left.
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
@@ -194,9 +207,9 @@ mod tests {
     fn a_file_that_is_corrupt_or_hostile_is_not_believed() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        write(&path("good"), &key(2), &CostModel::default()).unwrap();
+        write(&path("good"), &key(2), &Measured { model: CostModel::default(), times: 1 }).unwrap();
         let good = fs::read_to_string(path("good")).unwrap();
-        let fails = |name: &str| read::<CostModel>(&path(name), &key(2)).unwrap_err();
+        let fails = |name: &str| read::<Measured>(&path(name), &key(2)).unwrap_err();
         let model = good.find("\"turn\":").unwrap();
         let hostile =
             format!("{}\"turn\":-1e300,{}", &good[..model], &good[good[model..].find(',').unwrap() + model + 1..]);

@@ -1,5 +1,5 @@
-//! What is known of this machine: a cost model, measured once and kept in a file for later, or as the environment says; and what
-//! was measured of algorithms, if somebody did.
+//! What is known of this machine: a cost model, measured some times and kept in a file for later, or as the environment says; and
+//! what was measured of algorithms, if somebody did.
 
 mod kept;
 mod known;
@@ -11,6 +11,9 @@ pub(crate) use unbound::unbound;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use kept::Measured;
 
 use crate::cost::CostModel;
 use crate::error::BootstrapError;
@@ -53,24 +56,36 @@ fn found(folder: Option<&Path>, measure: impl FnOnce() -> Known) -> Known {
 }
 
 fn model_found(folder: Option<&Path>, key: &kept::Key, measure: impl FnOnce() -> Known) -> Known {
-    let file: Option<PathBuf> = folder.map(|folder| folder.join(key.file::<CostModel>()));
-    if let Some(file) = &file {
-        match kept::read(file, key) {
-            Ok(model) => {
-                let origin = Origin::Kept { path: file.display().to_string() };
-                return Known { model, origin, ..Known::default() };
-            }
-            Err(error) => tracing::debug!(%error, path = %file.display(), "the cost model is measured anew"),
-        }
+    let Some(file) = folder.map(|folder| folder.join(key.file::<Measured>())) else { return measure() };
+    let before = kept::read::<Measured>(&file, key);
+    if let Err(error) = &before {
+        tracing::debug!(%error, path = %file.display(), "the cost model is measured anew");
+    }
+    let before = before.ok();
+    let kept = |model| Known { model, origin: Origin::Kept { path: file.display().to_string() }, ..Known::default() };
+    // Others may have used the machine while it was measured: so it is again, later.
+    let is_due = |before: &Measured| before.times < TIMES && kept::age(&file).is_some_and(|age| age >= APART);
+    if let Some(Measured { model, .. }) = before.filter(|before| !is_due(before)) {
+        return kept(model);
     }
     let known = measure();
-    if let (Some(file), Origin::Measured { .. }) = (&file, &known.origin)
-        && let Err(error) = kept::write(file, key, &known.model)
-    {
+    if !matches!(known.origin, Origin::Measured { .. }) {
+        return before.map_or(known, |before| kept(before.model));
+    }
+    let measured = match before {
+        Some(Measured { model, times }) => Measured { model: model.best_of(&known.model), times: times + 1 },
+        None => Measured { model: known.model, times: 1 },
+    };
+    if let Err(error) = kept::write(&file, key, &measured) {
         tracing::debug!(%error, path = %file.display(), "the cost model is not kept");
     }
-    known
+    Known { model: measured.model, ..known }
 }
+
+/// How often the cost model of a machine is measured: each value is the best of these.
+const TIMES: u32 = 5;
+/// How long after it was the last time.
+const APART: Duration = Duration::from_secs(600);
 
 /// What was measured of algorithms; nothing, if nobody did.
 fn measured_before(file: &Path, key: &kept::Key) -> Fastest {
@@ -125,7 +140,8 @@ const MODEL: &str = "QPAIR_COST_MODEL";
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::fs::File;
+    use std::time::SystemTime;
 
     use super::*;
     use crate::algorithms::Algorithm;
@@ -172,6 +188,33 @@ mod tests {
         for nowhere in [None, Some(folder.path().join("file/qpair"))] {
             assert_eq!(found(nowhere.as_deref(), measured), measured());
         }
+    }
+
+    #[test]
+    fn what_is_measured_again_later_counts_where_it_is_better_a_few_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let measured = |turn, copy| Known { model: CostModel { turn, copy, ..CostModel::default() }, ..measured() };
+        let path = folder.path().join(kept::Key::of_this_machine().file::<Measured>());
+        let ago = |time| File::open(&path).unwrap().set_modified(SystemTime::now() - time).unwrap();
+        found(Some(folder.path()), || measured(3e-6, 5e9));
+        // Not at once, nor of a file from the future, nor where it can not be.
+        ago(APART / 2);
+        assert_eq!(found(Some(folder.path()), || panic!("it is not due")).model.turn, 3e-6);
+        File::open(&path).unwrap().set_modified(SystemTime::now() + 2 * APART).unwrap();
+        assert_eq!(found(Some(folder.path()), || panic!("it is not due")).model.turn, 3e-6);
+        ago(APART);
+        let same = found(Some(folder.path()), Known::default);
+        assert!(matches!(same.origin, Origin::Kept { .. }) && same.model.turn == 3e-6, "{same:?}");
+        for (turn, copy, best) in
+            [(2e-6, 4e9, (2e-6, 5e9)), (4e-6, 6e9, (2e-6, 6e9)), (1e-6, 1e9, (1e-6, 6e9)), (3e-6, 7e9, (1e-6, 7e9))]
+        {
+            ago(APART);
+            let known = found(Some(folder.path()), || measured(turn, copy));
+            assert_eq!((known.model.turn, known.model.copy), best);
+            assert!(matches!(known.origin, Origin::Measured { .. }), "{known:?}");
+        }
+        ago(1000 * APART);
+        assert_eq!(found(Some(folder.path()), || panic!("it was often enough")).model.turn, 1e-6);
     }
 
     #[test]
