@@ -214,14 +214,19 @@ impl Envelope {
     }
 
     /// Of part of the payload of that message id.
-    pub(crate) const fn part(id: u32, is_bare: bool) -> Self {
-        Envelope { class: Class::Part, port: is_bare as u16, tag: id as u64 }
+    pub(crate) const fn part(id: u32) -> Self {
+        Envelope { class: Class::Part, port: 0, tag: id as u64 }
+    }
+
+    /// The same of a part, a finished or a want that takes no credit.
+    pub(crate) const fn uncredited(self) -> Self {
+        Envelope { port: 1, ..self }
     }
 
     /// True of a part that takes no credit: at most one is under way, so that what the peer wants comes to it even while it gives
     /// none, because of other messages that it does not want yet.
     #[inline(always)]
-    pub(crate) const fn is_bare(self) -> bool {
+    pub(crate) const fn is_uncredited(self) -> bool {
         matches!(self.class, Class::Part) && self.port != 0
     }
 
@@ -241,6 +246,13 @@ impl Envelope {
     }
 }
 
+/// True if class and port are as those of a message without contents are.
+#[inline(always)]
+fn plain(bytes: &[u8; HEADER_BYTES], kind: Kind) -> bool {
+    let port = u16::from_le_bytes([bytes[2], bytes[3]]);
+    bytes[1] >> 4 == 0 && port <= u16::from(matches!(kind, Kind::Finished | Kind::Want))
+}
+
 impl<'a> HeaderView<'a> {
     /// Checks length, version, kind, class and port.
     ///
@@ -251,10 +263,10 @@ impl<'a> HeaderView<'a> {
         let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(WireError::Short { len: bytes.len(), needed: HEADER_BYTES });
         };
-        let may_be_bare = matches!(Kind::from_code(bytes[1] & 0xf), Some(Kind::Finished | Kind::Want));
-        let plain = bytes[1] >> 4 == 0 && (bytes[2] == 0 || (bytes[2] == 1 && may_be_bare)) && bytes[3] == 0;
         match (Kind::from_code(bytes[1] & 0xf), Class::from_code(bytes[1] >> 4)) {
-            (Some(kind), Some(class)) if bytes[0] == PROTOCOL_VERSION && (kind.has_contents() || plain) => {
+            (Some(kind), Some(class))
+                if bytes[0] == PROTOCOL_VERSION && (kind.has_contents() || plain(bytes, kind)) =>
+            {
                 Ok(HeaderView { bytes, kind, class })
             }
             _ => Err(Self::fault(bytes)),
@@ -288,7 +300,7 @@ impl Header {
     pub const fn takes_credit(&self) -> bool {
         match self.kind {
             Kind::Credit | Kind::Close => false,
-            Kind::ReadyToSend => !self.envelope.is_bare(),
+            Kind::ReadyToSend => !self.envelope.is_uncredited(),
             Kind::Finished | Kind::Want => self.envelope.port == 0,
             _ => true,
         }

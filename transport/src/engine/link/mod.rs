@@ -44,11 +44,11 @@ pub(crate) struct Link<P> {
     /// Parts of payloads that the peer wants. They go before messages, which may wait for what is to be read before them.
     parts: VecDeque<Pending<P>>,
     /// A part that took no credit is not read yet.
-    bare_part: bool,
+    uncredited_part: bool,
     /// The offer of a part of the peer's that took none, until the answer goes out.
-    peers_bare_part: Option<u32>,
-    /// What was wanted without a credit, until the first part of it comes.
-    bare_want: Option<u32>,
+    peers_uncredited_part: Option<u32>,
+    /// The running number of a want that took none, until the peer is known to have it.
+    uncredited_want: Option<u32>,
     words: Words,
     /// Payloads that can be read, in the order in which they were offered.
     startable: VecDeque<EntryKey>,
@@ -111,9 +111,9 @@ impl<P> Link<P> {
             slots: WorkSlots::new(config.depth),
             queue: VecDeque::new(),
             parts: VecDeque::new(),
-            bare_part: false,
-            peers_bare_part: None,
-            bare_want: None,
+            uncredited_part: false,
+            peers_uncredited_part: None,
+            uncredited_want: None,
             words: Words::default(),
             startable: VecDeque::new(),
             exposures: Exposures::new(),

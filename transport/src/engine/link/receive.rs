@@ -5,7 +5,7 @@ use super::{Link, Phase};
 use crate::engine::exposed::{self, Exposed};
 use crate::engine::inbox::EntryKey;
 use crate::engine::violation::Violation;
-use crate::engine::wire::{Class, Header, Kind};
+use crate::engine::wire::{Header, Kind};
 
 impl<P> Link<P> {
     /// Checks an arriving header against the session and takes note of its credits.
@@ -33,14 +33,12 @@ impl<P> Link<P> {
     /// # Errors
     /// A peer that takes no answers could fill memory with these; so could one with parts that take no credit.
     pub(crate) fn offered(&mut self, header: &Header, id: u32) -> Result<(), Violation> {
-        if header.envelope.class == Class::Part {
-            self.bare_want.take_if(|wanted| u64::from(*wanted) == header.envelope.tag);
-        }
-        if header.envelope.is_bare() {
-            if self.peers_bare_part.is_some() {
+        self.see_uncredited_want(header);
+        if header.envelope.is_uncredited() {
+            if self.peers_uncredited_part.is_some() {
                 return Err(Violation::NoCredit);
             }
-            self.peers_bare_part = Some(id);
+            self.peers_uncredited_part = Some(id);
         }
         if self.offers + self.words.answers() >= exposed::LIMIT {
             return Err(Violation::TooManyOffers { limit: exposed::LIMIT });
@@ -70,11 +68,12 @@ impl<P> Link<P> {
     pub(crate) fn on_finished(&mut self, header: &Header) -> Result<Exposed<P>, Violation> {
         // What it was to be asked for has come about; nothing more may be said of it, least of all after CLOSE.
         self.words.forget_cancel(header.envelope.tag);
+        self.see_uncredited_want(header);
         let exposed = match header.kind {
             Kind::Withdrawn => self.exposures.withdraw(header.envelope.tag)?,
             _ => self.exposures.finish(header.envelope.tag, header.length)?,
         };
-        self.bare_part &= !exposed.envelope.is_bare();
+        self.uncredited_part &= !exposed.envelope.is_uncredited();
         Ok(exposed)
     }
 
@@ -112,6 +111,7 @@ impl<P> Link<P> {
 
     /// Slots that the peer gives up, which has had nothing to send for a while.
     pub(crate) fn on_credit(&mut self, header: &Header) -> Result<u32, Violation> {
+        self.see_uncredited_want(header);
         let slots = u32::try_from(header.length).map_err(|_| Violation::NoCredit)?;
         self.grants.given_up(slots)?;
         Ok(slots)
@@ -136,6 +136,12 @@ impl<P> Link<P> {
     /// Receive slots that the peer may still take, now or when it is told of them.
     pub(crate) fn outstanding_slots(&self) -> u32 {
         self.grants.outstanding() + self.owed
+    }
+
+    /// Another want may go without a credit, if the peer says that it has the last that did.
+    fn see_uncredited_want(&mut self, header: &Header) {
+        let after = |sequence: u32| header.acknowledged.wrapping_sub(sequence as u16).wrapping_sub(1);
+        self.uncredited_want.take_if(|sequence| after(*sequence) < 1 << 15);
     }
 
     fn give_owed(&mut self) {

@@ -88,13 +88,8 @@ impl<P> Link<P> {
         if !self.can_step() {
             return None;
         }
-        let has_credit = self.credits.available() > 0;
-        if let Some(word) = if has_credit { self.words.pop() } else { self.next_bare_word() } {
-            let (kind, id, len) = word.says();
-            let answers_bare_part = matches!(word, Word::Finished { .. } | Word::Withdrawn { .. });
-            self.peers_bare_part.take_if(|part| answers_bare_part && *part == id);
-            let envelope = Envelope { port: (!has_credit).into(), ..Envelope::bare(id.into()) };
-            return Some(Step::Control(self.frame(kind, envelope, len, false)));
+        if let Some(frame) = self.next_word() {
+            return Some(Step::Control(frame));
         }
         if let Some(Pending { op, envelope, readable: Some(readable), payload, .. }) = self.next_part() {
             let (frame, offer) = self.offer_frame(op, envelope, readable, payload);
@@ -130,31 +125,44 @@ impl<P> Link<P> {
         None
     }
 
-    /// The next word that may go without a credit: one that says that such a part was read, or one want. What the peer reads, and
-    /// what it is to send, waits for these.
-    #[cold]
-    fn next_bare_word(&mut self) -> Option<Word> {
-        let (part, wants) = (self.peers_bare_part, self.bare_want.is_none());
+    /// The next word. Without a credit, one that says that a part without one was read goes all the same, and one want: what the
+    /// peer sends waits for these.
+    fn next_word(&mut self) -> Option<Frame> {
+        if self.words.is_empty() {
+            return None;
+        }
+        let has_credit = self.credits.available() > 0;
+        let (part, may_want) = (self.peers_uncredited_part, self.uncredited_want.is_none());
         let word = self.words.pop_first(|word| match word {
+            _ if has_credit => true,
             Word::Finished { id, .. } => part == Some(*id),
-            Word::Want { .. } => wants,
+            Word::Want { .. } => may_want,
             Word::Withdrawn { .. } | Word::Cancel { .. } => false,
         })?;
-        if let Word::Want { id } = word {
-            self.bare_want = Some(id);
+        let (kind, id, len) = word.says();
+        if word.is_answer() {
+            self.peers_uncredited_part.take_if(|part| *part == id);
         }
-        Some(word)
+        let envelope = Envelope::bare(id.into());
+        let frame = self.frame(kind, if has_credit { envelope } else { envelope.uncredited() }, len, false);
+        if kind == Kind::Want && !has_credit {
+            self.uncredited_want = Some(frame.header.sequence);
+        }
+        Some(frame)
     }
 
     /// The next part of a payload, if there is room for it. Without a credit, one goes all the same.
     fn next_part(&mut self) -> Option<Pending<P>> {
-        let is_bare = self.credits.available() == 0;
-        if self.exposures.is_full(0) || (is_bare && self.bare_part) {
+        let has_credit = self.credits.available() > 0;
+        if self.exposures.is_full(0) || (!has_credit && self.uncredited_part) {
             return None;
         }
         let part = self.parts.pop_front()?;
-        self.bare_part |= is_bare;
-        Some(Pending { envelope: Envelope { port: is_bare.into(), ..part.envelope }, ..part })
+        if has_credit {
+            return Some(part);
+        }
+        self.uncredited_part = true;
+        Some(Pending { envelope: part.envelope.uncredited(), ..part })
     }
 
     /// A credit message, if one is due and nothing else carries the credits.

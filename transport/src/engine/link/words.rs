@@ -29,7 +29,7 @@ impl Word {
     }
 
     /// True if it answers an offer of the peer.
-    fn is_answer(self) -> bool {
+    pub(super) fn is_answer(self) -> bool {
         matches!(self, Word::Finished { .. } | Word::Withdrawn { .. })
     }
 }
@@ -55,12 +55,6 @@ impl Words {
     pub(super) fn push(&mut self, word: Word) {
         self.answers += usize::from(word.is_answer());
         self.waiting.push_back(word);
-    }
-
-    pub(super) fn pop(&mut self) -> Option<Word> {
-        let word = self.waiting.pop_front()?;
-        self.answers -= usize::from(word.is_answer());
-        Some(word)
     }
 
     /// The first of which that is so.

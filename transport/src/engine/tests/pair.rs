@@ -385,7 +385,7 @@ impl Pair {
                 while left > 0 {
                     let len = left.min(1 + self.dice.below(left));
                     let remote = RemoteSlice { addr: 1 << 60, len, rkey: Rkey(7) };
-                    let (op, envelope) = (1 << 40 | self.next, Envelope::part(id as u32, false));
+                    let (op, envelope) = (1 << 40 | self.next, Envelope::part(id as u32));
                     let readable = Some(Readable::At(remote.into()));
                     me.link.enqueue_part(Pending { op, envelope, len, readable, payload });
                     (left, self.next) = (left - len, self.next + 1);

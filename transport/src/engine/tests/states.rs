@@ -191,14 +191,14 @@ fn parts_are_offered_once_they_are_wanted_and_one_goes_without_a_credit() {
     // Messages wait behind parts, which go with the one credit there is, and with none.
     let remote = RemoteSlice { addr: 4096, len: 10, rkey: Rkey(1) };
     for op in 12..15 {
-        let (envelope, readable) = (Envelope::part(offer.id, false), Some(Readable::At(remote.into())));
+        let (envelope, readable) = (Envelope::part(offer.id), Some(Readable::At(remote.into())));
         link.enqueue_part(Pending { op, envelope, len: 10, readable, payload: 1 });
     }
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later));
     let mut ids = Vec::new();
-    for is_bare in [false, true] {
+    for envelope in [Envelope::part(offer.id), Envelope::part(offer.id).uncredited()] {
         let Some(Step::Offer { frame, offer: part }) = link.next_step() else { panic!("a part is due") };
-        assert_eq!((frame.header.envelope, frame.header.takes_credit()), (Envelope::part(offer.id, is_bare), !is_bare));
+        assert_eq!((frame.header.envelope, frame.header.takes_credit()), (envelope, !envelope.is_uncredited()));
         ids.push(part.id);
     }
     assert_eq!(link.next_step(), None, "no more than one");
@@ -220,12 +220,17 @@ fn parts_are_offered_once_they_are_wanted_and_one_goes_without_a_credit() {
 }
 
 #[test]
-fn what_the_peer_is_to_send_and_its_bare_part_is_told_without_a_credit() {
+fn a_want_and_the_answer_to_a_part_go_without_a_credit() {
     let mut link = established(1);
     link.eager(Envelope::bare(1), 1).unwrap();
-    let from_peer = |sequence, envelope| Header { envelope, credits: 1, ..header(Kind::ReadyToSend, sequence) };
+    let from_peer = |sequence, envelope, acknowledged| Header {
+        envelope,
+        credits: 1,
+        acknowledged,
+        ..header(Kind::ReadyToSend, sequence)
+    };
     for id in [70, 71] {
-        let offer = from_peer(id - 70, Envelope::bare(5));
+        let offer = from_peer(id - 70, Envelope::bare(5), 1);
         link.accept(&offer).unwrap();
         link.offered(&offer, id).unwrap();
         link.want_parts(id);
@@ -239,8 +244,8 @@ fn what_the_peer_is_to_send_and_its_bare_part_is_told_without_a_credit() {
         other => panic!("{other:?}"),
     };
     assert_eq!([says(&mut link), says(&mut link)], [Some((Kind::Want, 70)), None], "one at a time");
-    // Its first part says that it came; and that part is answered, though all others wait.
-    let part = from_peer(2, Envelope::part(70, true));
+    // What the peer sends then says that it came; and its part is answered, though all others wait.
+    let part = from_peer(2, Envelope::part(70).uncredited(), 2);
     link.accept(&part).unwrap();
     link.offered(&part, 9).unwrap();
     assert_eq!(link.offered(&part, 10), Err(Violation::NoCredit), "one at a time, too");
@@ -249,7 +254,7 @@ fn what_the_peer_is_to_send_and_its_bare_part_is_told_without_a_credit() {
     assert_eq!([says(&mut link), says(&mut link)], [Some((Kind::Want, 71)), Some((Kind::Finished, 9))]);
     assert_eq!(says(&mut link), None, "the other was offered with a credit");
     let mut bytes = [0; HEADER_BYTES];
-    let bare = Header { envelope: Envelope { port: 1, ..Envelope::bare(9) }, ..header(Kind::Finished, 0) };
+    let bare = Header { envelope: Envelope::bare(9).uncredited(), ..header(Kind::Finished, 0) };
     bare.emit(&mut bytes);
     assert_eq!(Header::parse(&HeaderView::new_checked(&bytes).unwrap()), bare);
 }

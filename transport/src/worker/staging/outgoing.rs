@@ -167,7 +167,7 @@ impl Worker {
         let Some(of) = self.staging.slots.iter().find(|of| of.gpu == gpu) else { return };
         let readable = Some(Readable::At(self.remote(of.out.region(), of.out.range(slot, len))));
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return self.staging.give(gpu, slot) };
-        let (envelope, payload, len) = (Envelope::part(id, false), Carried::Slot(gpu, slot), len as u64);
+        let (envelope, payload, len) = (Envelope::part(id), Carried::Slot(gpu, slot), len as u64);
         endpoint.link.enqueue_part(Pending { op, envelope, len, readable, payload });
         self.advance(ep.index as usize);
     }

@@ -110,7 +110,7 @@ fn offered(wanted: u64, part: u64, in_parts: bool) -> CloseReason {
     b.offered(at_b, &header(Envelope::bare(0), wanted), Offer::in_parts(5));
     b.pump(index);
     let offer = Offer { in_parts, ..Offer::in_parts(6) };
-    b.offered(at_b, &header(Envelope::part(5, false), part), offer);
+    b.offered(at_b, &header(Envelope::part(5), part), offer);
     b.pump(index);
     let start = Instant::now();
     let reason = loop {
@@ -142,7 +142,7 @@ fn a_part_of_what_nobody_waits_for_is_passed_over() {
     let readable = Readable::At(a.remote(&region, 0..64));
     let (op, endpoint) = (a.op(), a.endpoints.get_mut(at_a).unwrap());
     let payload = Carried::Bytes(Bytes::new());
-    let pending = Pending { op, envelope: Envelope::part(77, false), len: 64, readable: Some(readable), payload };
+    let pending = Pending { op, envelope: Envelope::part(77), len: 64, readable: Some(readable), payload };
     endpoint.link.enqueue_part(pending);
     a.pump(at_a.index as usize);
     a.send(at_a, Tag(3), &b"behind it"[..]).unwrap();
