@@ -217,7 +217,6 @@ impl Worker {
             endpoint.link.give_slot();
         }
         match header.kind {
-            Kind::Finished => endpoint.note(self.pace.now(), Note::of("the peer has read", header.envelope.tag)),
             Kind::Withdrawn => endpoint.note(self.pace.now(), Note::of("the peer lets go of", header.envelope.tag)),
             Kind::Cancel => endpoint.note(self.pace.now(), Note::of("the peer takes back", header.envelope.tag)),
             _ => {}
@@ -234,6 +233,9 @@ impl Worker {
             },
             Kind::Finished | Kind::Withdrawn => match endpoint.link.on_finished(header) {
                 Ok(exposed) => {
+                    if exposed.was_read && !exposed.envelope.is_own() {
+                        endpoint.note(self.pace.now(), Note::of("the peer has read", header.envelope.tag));
+                    }
                     if let Some((_, len, since)) = endpoint.timed.take_if(|(op, ..)| *op == exposed.op)
                         && exposed.was_read
                     {

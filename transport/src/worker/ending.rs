@@ -210,17 +210,9 @@ impl Worker {
             return;
         }
         let ep = endpoint.id;
-        // A peer may be in the middle of reading a slot.
-        let (is_left, cut) =
-            (endpoint.qp.as_ref().is_none_or(QueuePair::is_settled), std::mem::take(&mut endpoint.cut));
-        let is_left = is_left && (cut.is_empty() || !self.is_parting(ep));
-        for exposed in cut {
+        for exposed in std::mem::take(&mut endpoint.cut) {
             let Exposed { op, envelope, payload, awaited, was_read } = exposed;
-            let back = match payload {
-                Carried::Slot(..) if !is_left => Err(payload),
-                payload => self.take_back(payload),
-            };
-            match back {
+            match self.take_back(ep, payload) {
                 Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Closed),
                 Err(payload) => {
                     if let Some(endpoint) = self.endpoints.at(index) {
@@ -292,9 +284,11 @@ impl Worker {
         self.parting.extend(qp.filter(stays).map(|qp| (ep, qp)));
     }
 
-    /// True if the peer of a connection may be in the middle of an access by a queue pair that it had.
-    fn is_parting(&self, ep: EndpointId) -> bool {
-        self.parting.iter().any(|(of, qp)| *of == ep && !qp.is_settled())
+    /// True if the peer of a connection may be in the middle of an access, by the queue pair that it has or one that it had.
+    fn may_be_read(&self, ep: EndpointId) -> bool {
+        let own = self.endpoints.get(ep).and_then(|endpoint| endpoint.qp.as_ref());
+        let had = self.parting.iter().filter(|(of, _)| *of == ep).map(|(_, qp)| qp);
+        own.into_iter().chain(had).any(|qp| !qp.is_settled())
     }
 
     /// Ends the operations of a connection that the device did not end.
@@ -361,9 +355,10 @@ impl Worker {
             self.break_stream(ep, envelope);
         }
         if let Carried::Slot(gpu, slot) = payload {
+            // It says so itself.
             return self.staging.give(gpu, slot);
         }
-        match self.take_back(payload) {
+        match self.take_back(ep, payload) {
             Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled),
             Err(payload) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),
         }
@@ -390,8 +385,8 @@ impl Worker {
         self.withheld.push_back(Withheld { ep, exposed });
     }
 
-    /// Makes a payload the application's own again; `Err` if a peer is in the middle of an access. Never waits.
-    pub(super) fn take_back(&mut self, carried: Carried) -> Result<Payload, Carried> {
+    /// Makes a payload of a connection the application's own again; `Err` if a peer is in the middle of an access. Never waits.
+    pub(super) fn take_back(&mut self, ep: EndpointId, carried: Carried) -> Result<Payload, Carried> {
         match carried {
             Carried::Region(region) => match region.try_revoke() {
                 Ok(buffer) => Ok(Payload::Buffer(buffer)),
@@ -409,6 +404,7 @@ impl Worker {
                 }
                 Err(failed) => Err(Carried::Copy(failed.region, payload)),
             },
+            Carried::Slot(..) if self.may_be_read(ep) => Err(carried),
             Carried::Slot(gpu, slot) => {
                 self.staging.give(gpu, slot);
                 Ok(Payload::Bytes(bytes::Bytes::new()))
@@ -422,11 +418,7 @@ impl Worker {
         for _ in 0..most.min(self.withheld.len()) {
             let Some(Withheld { ep, exposed }) = self.withheld.pop_front() else { return };
             let Exposed { op, envelope, payload, awaited, was_read } = exposed;
-            let back = match payload {
-                Carried::Slot(..) if self.is_parting(ep) => Err(payload),
-                payload => self.take_back(payload),
-            };
-            match back {
+            match self.take_back(ep, payload) {
                 Ok(payload) => {
                     self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled);
                 }
@@ -438,7 +430,6 @@ impl Worker {
     /// Lets go of queue pairs that peers and the device have left. What one took from a shared queue is taken first: a device
     /// may remove a queue pair's completions along with it.
     pub(super) fn look_at_parting(&mut self) -> Result<(), WorkerError> {
-        self.staging.replace_kept(&self.pd);
         if self.parting.is_empty() {
             return Ok(());
         }

@@ -102,6 +102,7 @@ impl Worker {
         self.registrations.look_around();
         self.registrations.age(now);
         self.look_at_parting()?;
+        self.staging.replace_kept(&self.pd);
         self.look_at_recovering()?;
         if self.pool.is_relieved() {
             self.resume();

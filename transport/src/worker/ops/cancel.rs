@@ -192,7 +192,7 @@ impl Worker {
 
     /// What belonged to a send that did not go out.
     pub(in crate::worker) fn taken(&mut self, number: u64, ep: EndpointId, carried: Carried) -> Returned {
-        match self.take_back(carried) {
+        match self.take_back(ep, carried) {
             Ok(payload) => Returned::Payload(payload),
             Err(payload) => {
                 let exposed = Exposed::new(number, Envelope::bare(0), payload);

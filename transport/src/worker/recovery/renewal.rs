@@ -70,12 +70,11 @@ impl Worker {
 
     /// The queue pair that a connection has goes, with its receives.
     fn put_away(&mut self, index: usize) {
+        let Some(ep) = self.endpoints.at(index).map(|endpoint| endpoint.id) else { return };
         let qp = self.endpoints.detach(index);
-        let Some(endpoint) = self.endpoints.at(index) else { return };
-        let ep = endpoint.id;
         self.part_with(ep, qp);
+        self.slabs.disown(ep);
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        self.slabs.disown(endpoint.id);
         endpoint.release_slots(&mut self.shares, &mut self.slabs);
     }
 

@@ -167,6 +167,13 @@ impl Staging {
         }
     }
 
+    /// What is not being read of a payload will not be, as its connection ends; it ends well if all of it is.
+    fn lose_rest(&mut self, key: usize) {
+        if let Some(incoming) = self.incoming.get_mut(key) {
+            incoming.is_lost |= incoming.begun < incoming.len;
+        }
+    }
+
     /// Frees the slots that a GPU has drained of a payload.
     fn end_drained(&mut self, key: usize) {
         self.end_draining(key, GpuStage::is_done);
@@ -360,7 +367,10 @@ impl Worker {
             }
             (_, own) => *own = memory,
         }
-        self.end_if_ending(index, key);
+        let is_ending = |endpoint: &mut Endpoint| matches!(endpoint.stage, Stage::Ending { .. });
+        if self.endpoints.at(index).is_some_and(is_ending) {
+            self.staging.lose_rest(key);
+        }
         self.go_on(key);
     }
 
@@ -439,22 +449,12 @@ impl Worker {
         self.is_here(index, reading, awaited, (memory, len), failed.map_or(Ok(()), Err));
     }
 
-    /// Where the connection ends, so does a payload of which no piece is on its way; well if all of it is here.
-    fn end_if_ending(&mut self, index: usize, key: usize) {
-        let is_ending = |endpoint: &mut Endpoint| matches!(endpoint.stage, Stage::Ending { .. });
-        if self.endpoints.at(index).is_some_and(is_ending)
-            && let Some(incoming) = self.staging.incoming.get_mut(key)
-        {
-            incoming.is_lost |= incoming.begun < incoming.len;
-        }
-    }
-
     /// The connection ends: so does what is read of it, once what is on its way is back and drained. `now`: at once.
     pub(in crate::worker) fn end_incoming_of(&mut self, index: usize, now: bool) {
         let Some(ep) = self.endpoints.at(index).map(|endpoint| endpoint.id) else { return };
         for key in 0..self.staging.bound {
             if self.staging.incoming.get(key).is_some_and(|incoming| incoming.ep == ep) {
-                self.end_if_ending(index, key);
+                self.staging.lose_rest(key);
                 if now {
                     self.staging.wait_drained(key);
                 }
