@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 mod fake;
+#[cfg(feature = "cuda")]
+mod gpu;
 
 use std::env;
 use std::net::SocketAddr;
@@ -13,6 +15,9 @@ use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, OpId, Pay
 
 #[allow(unused_imports, reason = "as above")]
 pub use fake::*;
+#[cfg(feature = "cuda")]
+#[allow(unused_imports, reason = "as above")]
+pub use gpu::*;
 
 /// No test waits longer.
 pub const LIMIT: Duration = Duration::from_secs(20);

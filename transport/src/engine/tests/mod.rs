@@ -3,6 +3,7 @@
 mod lanes;
 mod matching;
 mod pair;
+mod parts;
 pub(crate) mod random;
 mod side;
 mod states;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use qpair_verbs::{RemoteSlice, Rkey};
 
 use super::lanes::Repeat;
-use super::side::{Dice, Gathering, Side, Way};
+use super::side::{Dice, Side, Way};
 use crate::engine::*;
 
 pub(super) const EAGER_LIMIT: u64 = 100;
@@ -33,7 +33,7 @@ pub(super) struct Pair {
     pub(super) dice: Dice,
     pub(super) now: u64,
     order: u64,
-    next: u64,
+    pub(super) next: u64,
     /// Longest time for which the application keeps a message.
     pub(super) hold: u64,
     pub(super) broken: bool,
@@ -239,14 +239,7 @@ impl Pair {
             }
         }
         self.abort(1 - early);
-        for side in [A, B] {
-            let me = &mut self.sides[side];
-            for Gathering { key, op, .. } in std::mem::take(&mut me.gathering).into_values() {
-                assert_eq!(me.inbox.fail(key), op);
-                me.failed.extend(op);
-            }
-            self.release(side);
-        }
+        self.end_gathering();
     }
 
     /// The receives that still wait for a message.
@@ -294,12 +287,10 @@ impl Pair {
                 let me = &mut self.sides[side];
                 me.link.retire(number);
                 let (key, op) = me.reading.remove(&key).expect("a read completes once");
-                if let Some((_, message)) = me.gathering.iter_mut().find(|(_, message)| message.parts.contains(&key)) {
-                    let (id, len) = me.inbox.discard(key).expect("it was being read");
-                    message.left -= len;
-                    me.link.read(id, len);
-                    return self.gathered(side);
+                if self.part_read(side, key) {
+                    return;
                 }
+                let me = &mut self.sides[side];
                 let (id, len) = me.inbox.finish(key, (serial, op), None).expect("it was being read");
                 me.link.read(id, len);
                 self.release(side);
@@ -317,16 +308,6 @@ impl Pair {
                 }
             }
         }
-    }
-
-    /// Delivers the messages all of whose parts are here.
-    fn gathered(&mut self, side: usize) {
-        let me = &mut self.sides[side];
-        for (_, Gathering { key, op, serial, .. }) in me.gathering.extract_if(.., |_, message| message.left == 0) {
-            let (id, len) = me.inbox.finish(key, (serial, op), None).expect("it was being read");
-            me.link.read(id, len);
-        }
-        self.release(side);
     }
 
     fn message(&mut self, side: usize, bytes: &[u8], serial: u64, offer: Option<Vec<u8>>) {
@@ -379,18 +360,7 @@ impl Pair {
                     me.link.withdrawn(id);
                 }
             }
-            Kind::Want => {
-                let (id, mut left) = (header.envelope.tag, me.link.on_want(&header).unwrap());
-                let payload = *me.link.exposed(id as u32).expect("it is wanted");
-                while left > 0 {
-                    let len = left.min(1 + self.dice.below(left));
-                    let remote = RemoteSlice { addr: 1 << 60, len, rkey: Rkey(7) };
-                    let (op, envelope) = (1 << 40 | self.next, Envelope::part(id as u32));
-                    let readable = Some(Readable::At(remote.into()));
-                    me.link.enqueue_part(Pending { op, envelope, len, readable, payload });
-                    (left, self.next) = (left - len, self.next + 1);
-                }
-            }
+            Kind::Want => self.wanted(side, &header),
             Kind::Credit => {
                 let slots = me.link.on_credit(&header).unwrap();
                 me.shares.give(slots);
@@ -404,7 +374,7 @@ impl Pair {
         self.release(side);
     }
 
-    fn release(&mut self, side: usize) {
+    pub(super) fn release(&mut self, side: usize) {
         while let Some(due) = self.sides[side].inbox.next_due() {
             let (serial, op) = due.body.expect("no part of a stream");
             self.deliver(side, due.envelope.tag, serial, op.or(due.posted.map(|posted| posted.op)));
@@ -447,23 +417,14 @@ impl Pair {
         let me = &mut self.sides[side];
         let Some(start) = me.inbox.start(key) else { return };
         if start.envelope.class == Class::Part {
-            let message = me.gathering.get_mut(&(start.envelope.tag as u32)).expect("it was wanted");
-            message.parts.push(start.key);
-            let work = me.link.take_slot().expect("a step comes with a slot");
-            let serial = message.serial;
-            return self.read(side, (start.key, None), work, serial);
+            return self.pull_part(side, &start);
         }
         let direct = start.posted.as_ref().is_some_and(|posted| !posted.staged);
         if me.starved && !direct {
             return me.inbox.stall(start);
         }
         if start.offer.in_parts {
-            let (id, op) = (start.offer.id, start.posted.map(|posted| posted.op));
-            me.link.want_parts(id);
-            let serial = *self.sides[1 - side].link.exposed(id).expect("it was offered");
-            let message = Gathering { key: start.key, op, serial, left: start.len, parts: Vec::new() };
-            self.sides[side].gathering.insert(id, message);
-            return;
+            return self.want(side, &start);
         }
         let work = me.link.take_slot().expect("a step comes with a slot");
         let op = start.posted.map(|posted| posted.op);
@@ -480,7 +441,7 @@ impl Pair {
         self.read(side, (start.key, op), work, serial);
     }
 
-    fn read(&mut self, side: usize, reading: (EntryKey, Option<u64>), work: Work, serial: u64) {
+    pub(super) fn read(&mut self, side: usize, reading: (EntryKey, Option<u64>), work: Work, serial: u64) {
         self.order += 1;
         let key = self.order;
         self.sides[side].reading.insert(key, reading);

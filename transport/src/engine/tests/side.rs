@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::lanes::Repeat;
+use super::parts::Gathering;
 use crate::engine::*;
 
 /// Xorshift: small, seeded, good enough to shuffle.
@@ -26,16 +27,6 @@ impl Dice {
 pub(super) enum Way {
     Received,
     Into(u64),
-}
-
-/// A payload that comes in parts.
-pub(super) struct Gathering {
-    pub(super) key: EntryKey,
-    pub(super) op: Option<u64>,
-    pub(super) serial: u64,
-    /// Bytes that are not read yet.
-    pub(super) left: u64,
-    pub(super) parts: Vec<EntryKey>,
 }
 
 pub(super) struct Side {

@@ -1,8 +1,9 @@
 //! Messages of GPUs' memory while queue pairs fail under their connection, or a peer breaks the rules.
 
 use qpair_fake_cuda::control;
-use qpair_verbs::{Gpu, GpuBuffer};
+use qpair_verbs::Gpu;
 
+use super::gpu_memory::filled;
 use super::recovery::{to_error, two};
 use super::*;
 use crate::engine::{Header, Kind, Offer, Pending, Readable, Violation};
@@ -20,19 +21,9 @@ fn bytes(seed: usize) -> Vec<u8> {
     (0..LONG).map(|at| (at ^ at >> 8 ^ seed) as u8).collect()
 }
 
-fn filled(gpu: Gpu, bytes: &[u8]) -> GpuBuffer {
-    let mut buffer = gpu.alloc(bytes.len()).unwrap();
-    buffer.write(0, bytes).unwrap();
-    buffer
-}
-
 fn contents(memory: Local) -> Vec<u8> {
     match memory {
-        Local::Gpu(buffer) => {
-            let mut bytes = vec![0; buffer.len()];
-            buffer.read(0, &mut bytes).unwrap();
-            bytes
-        }
+        Local::Gpu(buffer) => gpu_memory::contents(&buffer),
         Local::Buffer(buffer) => buffer.to_vec(),
         other => panic!("{}", other.form()),
     }

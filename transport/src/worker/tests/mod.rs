@@ -8,6 +8,9 @@ mod devices;
 mod fake;
 #[cfg(feature = "cuda")]
 mod gpu;
+#[cfg(feature = "cuda")]
+#[path = "../../../tests/support/gpu.rs"]
+mod gpu_memory;
 mod rails;
 mod recovery;
 mod storm;
