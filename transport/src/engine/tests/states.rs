@@ -229,7 +229,7 @@ fn a_want_and_the_answer_to_a_part_go_without_a_credit() {
         acknowledged,
         ..header(Kind::ReadyToSend, sequence)
     };
-    for id in [70, 71] {
+    for id in [70, 71, 72] {
         let offer = from_peer(id - 70, Envelope::bare(5), 1);
         link.accept(&offer).unwrap();
         link.offered(&offer, id).unwrap();
@@ -245,7 +245,7 @@ fn a_want_and_the_answer_to_a_part_go_without_a_credit() {
     };
     assert_eq!([says(&mut link), says(&mut link)], [Some((Kind::Want, 70)), None], "one at a time");
     // What the peer sends then says that it came; and its part is answered, though all others wait.
-    let part = from_peer(2, Envelope::part(70).uncredited(), 2);
+    let part = from_peer(3, Envelope::part(70).uncredited(), 2);
     link.accept(&part).unwrap();
     link.offered(&part, 9).unwrap();
     assert_eq!(link.offered(&part, 10), Err(Violation::NoCredit), "one at a time, too");
@@ -253,6 +253,13 @@ fn a_want_and_the_answer_to_a_part_go_without_a_credit() {
     link.read(9, 3);
     assert_eq!([says(&mut link), says(&mut link)], [Some((Kind::Want, 71)), Some((Kind::Finished, 9))]);
     assert_eq!(says(&mut link), None, "the other was offered with a credit");
+    // So does what has nothing to do with it, though no part of it ever comes.
+    let tells = |acknowledged| Header { credits: 1, length: 0, acknowledged, ..header(Kind::Credit, 4) };
+    for (acknowledged, want) in [(2, None), (3, Some((Kind::Want, 72)))] {
+        link.accept(&tells(acknowledged)).unwrap();
+        link.on_credit(&tells(acknowledged)).unwrap();
+        assert_eq!(says(&mut link), want);
+    }
     let mut bytes = [0; HEADER_BYTES];
     let bare = Header { envelope: Envelope::bare(9).uncredited(), ..header(Kind::Finished, 0) };
     bare.emit(&mut bytes);
