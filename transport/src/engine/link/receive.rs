@@ -155,8 +155,10 @@ impl<P> Link<P> {
     fn answer(&mut self, word: Word) {
         self.offers = self.offers.saturating_sub(1);
         self.give_owed();
-        if self.phase != Phase::Closed {
-            self.words.push(word);
+        match word {
+            _ if self.phase == Phase::Closed => {}
+            Word::Finished { id, .. } if self.peers_uncredited_part == Some(id) => self.words.push_to_uncredited(word),
+            _ => self.words.push(word),
         }
     }
 

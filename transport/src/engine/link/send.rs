@@ -128,19 +128,9 @@ impl<P> Link<P> {
     /// The next word. Without a credit, one that says that a part without one was read goes all the same, and one want: what the
     /// peer sends waits for these.
     fn next_word(&mut self) -> Option<Frame> {
-        if self.words.is_empty() {
-            return None;
-        }
         let has_credit = self.credits.available() > 0;
-        let (part, may_want) = (self.peers_uncredited_part, self.uncredited_want.is_none());
-        let word = self.words.pop_first(|word| match word {
-            _ if has_credit => true,
-            Word::Finished { id, .. } => part == Some(*id),
-            Word::Want { .. } => may_want,
-            Word::Withdrawn { .. } | Word::Cancel { .. } => false,
-        })?;
-        let (kind, id, len) = word.says();
-        if word.is_answer() {
+        let (kind, id, len) = self.words.pop(has_credit, self.uncredited_want.is_none())?.says();
+        if kind == Kind::Finished {
             self.peers_uncredited_part.take_if(|part| *part == id);
         }
         let envelope = Envelope::bare(id.into());

@@ -29,22 +29,26 @@ impl Word {
     }
 
     /// True if it answers an offer of the peer.
-    pub(super) fn is_answer(self) -> bool {
+    fn is_answer(self) -> bool {
         matches!(self, Word::Finished { .. } | Word::Withdrawn { .. })
     }
 }
 
-/// Those that wait, the oldest first.
+/// Those that wait, the oldest first of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Words {
+    /// The answer to a part that took no credit, which takes none either.
+    to_uncredited: Option<Word>,
     waiting: VecDeque<Word>,
-    /// How many of them answer offers.
+    /// What is wanted: of these one may go without a credit.
+    wants: VecDeque<Word>,
+    /// How many answer offers.
     answers: usize,
 }
 
 impl Words {
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.wants.is_empty() && self.to_uncredited.is_none()
     }
 
     /// How many of them answer offers.
@@ -54,12 +58,32 @@ impl Words {
 
     pub(super) fn push(&mut self, word: Word) {
         self.answers += usize::from(word.is_answer());
-        self.waiting.push_back(word);
+        match word {
+            Word::Want { .. } => self.wants.push_back(word),
+            _ => self.waiting.push_back(word),
+        }
     }
 
-    /// The first of which that is so.
-    pub(super) fn pop_first(&mut self, is_it: impl Fn(&Word) -> bool) -> Option<Word> {
-        let word = self.waiting.remove(self.waiting.iter().position(is_it)?)?;
+    /// The same of the answer to a part that took no credit. There is one at a time: a peer whose offers have one number gets one
+    /// answer so.
+    pub(super) fn push_to_uncredited(&mut self, word: Word) {
+        if self.to_uncredited.is_some() {
+            return self.push(word);
+        }
+        self.answers += usize::from(word.is_answer());
+        self.to_uncredited = Some(word);
+    }
+
+    /// The next, where there is a credit, or where there is none, which says whether it is a want's turn.
+    pub(super) fn pop(&mut self, has_credit: bool, may_want: bool) -> Option<Word> {
+        let mut word = self.to_uncredited.take();
+        if has_credit {
+            word = word.or_else(|| self.waiting.pop_front());
+        }
+        if has_credit || may_want {
+            word = word.or_else(|| self.wants.pop_front());
+        }
+        let word = word?;
         self.answers -= usize::from(word.is_answer());
         Some(word)
     }
