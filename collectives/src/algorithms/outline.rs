@@ -8,6 +8,8 @@ pub(crate) struct Outline {
     /// Other ranks whose memory is read or written where messages go straight, and those that do so to this rank's: of the rank
     /// with most of them.
     pub(crate) reaches: f64,
+    /// The same of most ranks.
+    pub(crate) usual: f64,
 }
 
 /// Rounds that are alike, one after the other: in each, some ranks give messages and some take them.
@@ -58,12 +60,18 @@ pub(crate) enum Reach {
 impl Outline {
     /// No phases so far; the rank with most peers has so many, with messages both ways.
     pub(crate) fn with_peers(peers: impl Into<f64>) -> Self {
-        Self { phases: Vec::new(), reaches: 2.0 * peers.into() }
+        let reaches = 2.0 * peers.into();
+        Self { phases: Vec::new(), reaches, usual: reaches }
+    }
+
+    /// Most ranks have no more than so many peers.
+    pub(crate) fn mostly(self, peers: impl Into<f64>) -> Self {
+        Self { usual: (2.0 * peers.into()).min(self.reaches), ..self }
     }
 
     /// Messages go one way between two ranks.
     pub(crate) fn one_way(self) -> Self {
-        Self { reaches: self.reaches / 2.0, ..self }
+        Self { reaches: self.reaches / 2.0, usual: self.usual / 2.0, ..self }
     }
 
     pub(crate) fn then(mut self, phase: Phase) -> Self {

@@ -44,5 +44,5 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
     let collect = Phase::collect(extent.others(), extent.segments(part), part, Reach::All).of_groups(servers);
     let spread = Phase::spread(extent.others(), extent.segments(part), part, Reach::All).of_groups(servers);
     let sums = Phase::local(servers, extent.sums(extent.ordered, extent.others(), part));
-    Outline::with_peers(extent.others()).then(sums).then(collect.combining()).then(spread.passing_on())
+    Outline::with_peers(extent.others()).mostly(servers).then(sums).then(collect.combining()).then(spread.passing_on())
 }

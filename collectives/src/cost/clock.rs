@@ -54,7 +54,9 @@ impl PartialOrd for Possible {
 pub(super) struct Clock<'a> {
     plan: &'a Plan,
     matching: &'a Matching,
-    model: &'a CostModel,
+    model: CostModel,
+    /// At which a rank copies a message.
+    copy: f64,
     graphs: Vec<Graph>,
     counts: Vec<Vec<u32>>,
     /// Whether messages are copied from rank to rank.
@@ -77,13 +79,7 @@ pub(super) struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    pub(super) fn new(
-        plan: &'a Plan,
-        matching: &'a Matching,
-        model: &'a CostModel,
-        seats: &Seats,
-        copied: bool,
-    ) -> Self {
+    pub(super) fn new(plan: &'a Plan, matching: &'a Matching, model: &CostModel, seats: &Seats, copied: bool) -> Self {
         let graphs: Vec<_> = plan.programs.iter().map(Graph::of).collect();
         let counts: Vec<_> = graphs.iter().map(|g| g.dep_counts().to_vec()).collect();
         let started = counts.iter().map(|c| vec![None; c.len()]).collect();
@@ -93,10 +89,12 @@ impl<'a> Clock<'a> {
         let [nodes, islands, cores] = [most(|place| place.node), most(|place| place.island), most(|place| place.core)];
         let mut sharing = vec![0; cores];
         places.iter().for_each(|place| sharing[place.core] += 1);
+        let (model, copy) = model.among(&Spread::of(seats, graphs.len() as u32));
         let mut clock = Self {
             plan,
             matching,
             model,
+            copy,
             copied,
             started,
             records: records.collect(),
@@ -206,7 +204,7 @@ impl<'a> Clock<'a> {
         let (packet, carried) = (self.packet(rank, peer), self.carrying(rank, peer, bytes));
         let word = self.model.send + packet;
         if self.copied || bytes == 0.0 {
-            word + bytes / self.model.copy + carried
+            word + bytes / self.copy + carried
         } else if self.plan.programs[rank as usize].deps(step).is_empty() {
             READ * packet + carried
         } else {
@@ -231,13 +229,15 @@ impl<'a> Clock<'a> {
 
     /// What a rank has to do to receive, copy or combine.
     fn working(&self, node: Node, kind: &StepKind) -> f64 {
-        let model = self.model;
+        let model = &self.model;
         let bytes = self.bytes(node);
         let straight = !self.copied && kind.peer().is_some() && kind.elements() > 0;
         let speed = if kind.is_reduction() {
             model.combine
         } else if straight {
             model.straight
+        } else if kind.peer().is_some() {
+            self.copy
         } else {
             model.copy
         };

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+use super::seats::Spread;
+
 /// What operations, messages and bytes cost on a machine: an alpha-beta model with the work of both ends of a message, and
 /// links that ranks share.
 ///
@@ -219,6 +221,16 @@ impl CostModel {
         }
     }
 
+    /// What it is for ranks so spread, and at which speed they copy messages: where those of one node share its cores, each finds the
+    /// caches full of what is the others'.
+    pub(super) fn among(self, spread: &Spread) -> (Self, f64) {
+        let [message, byte] = [COLD_MESSAGE, COLD_BYTE].map(|cold| cold * spread.others_part());
+        // What goes straight takes as much longer as a message: what a GPU takes for it is no matter of caches.
+        let [send, receive, transfer] =
+            [self.send, self.receive, self.transfer].map(|time| time + message * time.min(self.receive));
+        (Self { send, receive, transfer, ..self }, self.copy / (1.0 + byte))
+    }
+
     /// Of a rank, for either end of so many bytes that go between nodes: beside what each packet takes.
     pub(super) const fn carrying(&self, bytes: f64) -> f64 {
         self.payload * bytes / PAYLOAD_BYTES
@@ -297,6 +309,15 @@ impl fmt::Display for CostModel {
         f.write_str(&lines.join("\n"))
     }
 }
+
+/// How much longer a message takes, and a byte of one that is copied, where the core was another rank's before.
+///
+/// On two cores of a Xeon either end of a message takes 88 ns where a rank has a core to itself, and 155 ns among eight ranks of which
+/// each talks to every other. Of 270 cases of 2, 4 and 8 ranks there, of 64 B to 16 MiB, the choice is within 10 % of the fastest in
+/// 224, and takes at most 1.7 times as long; without these in 216, and up to 2.6 times (`qpair bench --compare`, one run, in which one
+/// algorithm differs from itself by up to a fifth).
+const COLD_MESSAGE: f64 = 0.8;
+const COLD_BYTE: f64 = 2.0;
 
 /// Bytes that [`CostModel::payload`] is of.
 const PAYLOAD_BYTES: f64 = 4096.0;

@@ -21,7 +21,8 @@ impl CostModel {
     /// Prices an outline among ranks so spread, whose messages are copied or go straight from memory to memory. `near` is whom
     /// the algorithm takes to be on one node.
     pub(crate) fn price(&self, outline: &Outline, spread: &Spread, near: &Nodes, copied: bool) -> Price {
-        let pricing = Pricing { model: self, copied, spread, near };
+        let (model, copy) = self.among(spread);
+        let pricing = Pricing { model, copy, copied, spread, near };
         let mut price = Price::default();
         price.add(pricing.edges(outline), (1.0, 1.0));
         for phase in outline.phases.iter().filter(|phase| phase.rounds > 0.0 && phase.takes.ranks > 0.0) {
@@ -42,7 +43,9 @@ impl Price {
 }
 
 struct Pricing<'a> {
-    model: &'a CostModel,
+    model: CostModel,
+    /// At which a rank copies a message.
+    copy: f64,
     copied: bool,
     spread: &'a Spread,
     near: &'a Nodes,
@@ -51,18 +54,15 @@ struct Pricing<'a> {
 impl Pricing<'_> {
     /// Beginning and end. A rank whose memory a peer is to reach tells it when it has begun, and hears when it is done.
     fn edges(&self, outline: &Outline) -> Price {
-        let CostModel { start, send, receive, packet, within, between, .. } = *self.model;
+        let CostModel { start, send, receive, packet, within, between, .. } = self.model;
         let crossing = self.spread.nodes.crossing(Reach::All, self.near);
         let word = send + receive + 2.0 * packet * crossing;
-        let work = (start + if self.copied { 0.0 } else { outline.reaches * word }) * self.crowd();
+        let told = |ranks: f64| if self.copied { 0.0 } else { ranks * word };
+        // The rank with most to tell, and those that share a core with each other, of which most have less.
+        let work = (start + told(outline.reaches)).max(self.spread.crowd() * (start + told(outline.usual)));
         let link = if crossing > 0.0 { between } else { within };
         let waiting = if self.copied { 0.0 } else { link.latency };
         Price { seconds: work + waiting, waiting, ..Price::default() }
-    }
-
-    /// Ranks of a node for each of its cores, at least 1.
-    fn crowd(&self) -> f64 {
-        (self.spread.nodes.fullest / self.spread.cores).max(1.0)
     }
 
     fn round(&self, phase: &Phase) -> Price {
@@ -78,7 +78,9 @@ impl Pricing<'_> {
         };
         let messages = shared(gives.messages, takes.messages);
         let copies = shared(gives.bytes, takes.bytes);
-        let bytes = here * phase.takes.ranks * phase.takes.bytes;
+        // What a core's caches hold does not take the memory that all share.
+        let uncached = if phase.takes.bytes > CACHED { phase.takes.bytes } else { 0.0 };
+        let bytes = here * phase.takes.ranks * uncached;
         if phase.takes.messages <= 0.0 {
             return Price { seconds: messages + copies.max(bytes / self.model.within.speed), ..Price::default() };
         }
@@ -96,7 +98,7 @@ impl Pricing<'_> {
         };
         // What is read from another node is asked for first. A rank that waited finds half of the others on its core before it, on average.
         let ways = if crossing > 0.0 && !self.copied { 2.0 } else { 1.0 };
-        let waiting = ways * link.latency + self.model.turn * (self.crowd() - 1.0) / 2.0;
+        let waiting = ways * link.latency + self.model.turn * (self.spread.crowd() - 1.0) / 2.0;
         let busy = copies.max(memory).max(beside).max(rails);
         let full = |link: f64| if link > 0.0 && link >= busy { link } else { 0.0 };
         let between = full(rails);
@@ -109,7 +111,7 @@ impl Pricing<'_> {
         let (side, model) = (phase.gives, self.model);
         let (packet, carried) = (model.packet * crossing, model.carrying(side.bytes * crossing));
         if self.copied {
-            return Work { messages: side.messages * (model.send + packet), bytes: side.bytes / model.copy + carried };
+            return Work { messages: side.messages * (model.send + packet), bytes: side.bytes / self.copy + carried };
         }
         // A word says when what was passed on may be read; what is read is asked for and answered.
         let told = if phase.passes_on { model.send + packet } else { 0.0 };
@@ -127,6 +129,8 @@ impl Pricing<'_> {
             model.combine
         } else if straight {
             model.straight
+        } else if side.messages > 0.0 {
+            self.copy
         } else {
             model.copy
         };
@@ -134,6 +138,9 @@ impl Pricing<'_> {
         Work { messages: side.messages * each, bytes: side.bytes / speed + carried }
     }
 }
+
+/// Bytes of a round that a core's own caches hold.
+const CACHED: f64 = 64e3;
 
 /// Packets of a read, at either end.
 pub(super) const READ: f64 = 2.0;

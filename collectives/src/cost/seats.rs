@@ -74,6 +74,16 @@ impl Spread {
         let islands = seats.islands.as_ref().map_or_else(|| nodes.clone(), |islands| Parted::by(islands, ranks));
         Self { ranks, cores: seats.cores.max(LEAST_CORES), nodes, islands }
     }
+
+    /// Ranks of a node for each of its cores, at least 1.
+    pub(super) fn crowd(&self) -> f64 {
+        (self.nodes.fullest / self.cores).max(1.0)
+    }
+
+    /// The part of a core that is other ranks' than the one that has it, where all are on one node.
+    pub(super) fn others_part(&self) -> f64 {
+        if self.nodes.sizes.len() > 1 { 0.0 } else { 1.0 - 1.0 / self.crowd() }
+    }
 }
 
 /// Ranks, parted into groups.
