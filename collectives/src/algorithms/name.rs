@@ -42,7 +42,9 @@ pub enum Algorithm {
     /// the wire. Wins for short vectors among few ranks. In the canonical order.
     Exchange,
     /// Broadcast, reduce, scatter, gather, transfer between the root and each rank by itself: 1 message in a row, (N - 1) S
-    /// at the root. Wins among few ranks, and in shared memory, where each reads by its own core.
+    /// at the root. Wins among few ranks, and in shared memory, where each reads by its own core. Reduce-scatter, all-gather,
+    /// barrier by way of the first rank, all-to-all by way of the first of each four: 2 messages in a row, up to N S at such a
+    /// rank. Wins for short vectors where ranks share cores, since there are fewer messages than by any other.
     Flat,
     /// Broadcast, reduce, all-reduce, scatter, gather by way of a binomial tree: log2 N messages in a row of S each (of
     /// ever less for scatter and gather). Wins for short vectors among many ranks.
@@ -130,10 +132,7 @@ impl Algorithm {
                 matches!(collective, C::AllReduce | C::ReduceScatter | C::AllGather | C::AllToAll)
             }
             Self::Exchange => matches!(collective, C::AllReduce | C::Barrier),
-            Self::Flat => matches!(
-                collective,
-                C::Broadcast { .. } | C::Reduce { .. } | C::Scatter { .. } | C::Gather { .. } | C::Transfer { .. }
-            ),
+            Self::Flat => !matches!(collective, C::AllReduce),
             Self::BinomialTree => matches!(
                 collective,
                 C::AllReduce | C::Broadcast { .. } | C::Reduce { .. } | C::Scatter { .. } | C::Gather { .. }
@@ -171,7 +170,7 @@ impl Algorithm {
             (_, Collective::AllToAll) if matches!(spec.counts, Counts::Ragged(_)) => {
                 Some("give the counts of each pair")
             }
-            (Self::Bruck | Self::Hierarchical, Collective::AllToAll) if !even => {
+            (Self::Bruck | Self::Hierarchical | Self::Flat, Collective::AllToAll) if !even => {
                 Some("use direct or pairwise where blocks differ")
             }
             (_, collective) if !even && !collective.has_blocks() => Some("give one length for all"),

@@ -250,6 +250,19 @@ mod tests {
         assert_eq!(chosen, [Algorithm::Flat, Algorithm::BinomialTree]);
     }
 
+    /// Where every rank talks to every other, all of them take turns on their cores for many messages.
+    #[test]
+    fn ranks_that_share_cores_send_fewer_messages() {
+        let chosen = |collective, cores| {
+            let tuner = Tuner { seats: Seats { cores, ..Seats::default() }, ..Tuner::default() };
+            tuner.choose(&Spec::new(collective, Ranks(8), Elements(4), 4), Algorithm::Auto).unwrap()
+        };
+        for collective in [Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll] {
+            let among = [2.0, 8.0].map(|cores| chosen(collective, cores) == Algorithm::Flat);
+            assert_eq!(among, [true, false], "{}", collective.name());
+        }
+    }
+
     #[test]
     fn all_algorithms_are_chosen_from() {
         let mut missing = Algorithm::ALL.to_vec();

@@ -73,9 +73,9 @@ fn headers() {
     }
 
     let mut greedy = sound();
-    let far = Slice::scratch(16, 1);
+    let far = Slice::scratch(24, 1);
     greedy.programs[0].push(Copy { src: Slice::data(0, 1), dst: far }, [1]);
-    assert_eq!(fault_of(greedy), VerifyError::Scratch { rank: 0, scratch: 17, limit: 16 });
+    assert_eq!(fault_of(greedy), VerifyError::Scratch { rank: 0, scratch: 25, limit: 24 });
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn a_wish_is_granted_or_refused() {
     }
     let spec = Spec::new(Collective::AllToAll, Ranks(3), Elements(100), 8);
     let error = tuner.recipe(spec, Algorithm::Ring).unwrap_err();
-    let words = "ring does no all-to-all: use one of direct, bruck, pairwise, hierarchical";
+    let words = "ring does no all-to-all: use one of direct, flat, bruck, pairwise, hierarchical";
     assert_eq!(error.to_string(), words);
 }
 
