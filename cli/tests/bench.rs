@@ -156,7 +156,7 @@ fn the_comparison_is_a_table_of_algorithms_and_sizes() {
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
     // 19 sizes are three tables, for each of two placements.
-    for name in ["direct", "bruck", "pairwise", "hierarchical"] {
+    for name in ["direct", "flat", "bruck", "pairwise", "hierarchical"] {
         assert_eq!(text.lines().filter(|line| line.starts_with(name)).count(), 6, "{text}");
     }
     assert!(text.contains("# out-of-place, f32: time (us) by size (B)"), "{text}");

@@ -4,11 +4,12 @@
 //! - Steps: 1 message in a row; 2 by way of the first rank.
 //! - On the wire: the root sends or receives N - 1 vectors (blocks, for scatter and gather), each other rank one. The first
 //!   rank both: in vectors and out blocks for a reduce-scatter, the other way round for an all-gather. In an all-to-all the
-//!   first of each four takes in four vectors and gives out three, others one and one.
-//! - Scratch: of the first rank one vector for a reduce-scatter, and more in the canonical order; seven for an all-to-all.
+//!   first of each four takes in and gives out nearly four, others one.
+//! - Scratch: of the first rank one vector, and for a reduce-scatter in the canonical order one for each halving of the ranks;
+//!   for an all-to-all up to seven, of the first of each four.
 //! - Wins: in shared memory among few ranks, where each reads the root's memory by its own core, and short vectors where
 //!   ranks share cores: by way of the first rank there are 2 (N - 1) messages, where there are N (N - 1) if every rank talks
-//!   to every other.
+//!   to every other; in an all-to-all some N²/4 + N.
 //!
 //! A transfer is what goes from one rank to one other.
 
@@ -53,22 +54,7 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
         Collective::ReduceScatter => reduce_scatter(b, task),
         Collective::AllGather => all_gather(b, task),
         Collective::AllToAll => all_to_all(b, task),
-        Collective::Barrier if task.rank == FIRST => {
-            // One after the other: the last of them stands for all.
-            let mut heard = None;
-            for peer in group.others() {
-                b.after(heard);
-                heard = Some(b.hear(group.rank(peer)));
-            }
-            for peer in group.others() {
-                b.after(heard);
-                b.signal(group.rank(peer));
-            }
-        }
-        Collective::Barrier => {
-            b.signal(FIRST);
-            b.hear(FIRST);
-        }
+        Collective::Barrier => barrier(b, task),
         _ => {
             let root = spec.collective.root().unwrap_or(0);
             for segment in 0..b.segments(given) {
@@ -110,9 +96,30 @@ fn all_gather(b: &mut Builder, task: &Task<'_>) {
         b.recv(FIRST, blocks.whole());
         return;
     }
-    b.copy(given, blocks.part(FIRST));
-    group.others().for_each(|peer| _ = b.recv(group.rank(peer), blocks.part(peer)));
+    // Each message then waits for one step, instead of as many as there are ranks.
+    let gathered = Parts::blocks(spec, Buffer::Scratch, 0);
+    b.copy(given, gathered.part(FIRST));
+    group.others().for_each(|peer| _ = b.recv(group.rank(peer), gathered.part(peer)));
+    b.copy(gathered.whole(), blocks.whole());
     group.others().for_each(|peer| _ = b.send(group.rank(peer), blocks.whole()));
+}
+
+fn barrier(b: &mut Builder, task: &Task<'_>) {
+    if task.rank != FIRST {
+        b.signal(FIRST);
+        b.hear(FIRST);
+        return;
+    }
+    // One after the other: the last of them stands for all.
+    let (group, mut heard) = (&task.group, None);
+    for peer in group.others() {
+        b.after(heard);
+        heard = Some(b.hear(group.rank(peer)));
+    }
+    for peer in group.others() {
+        b.after(heard);
+        b.signal(group.rank(peer));
+    }
 }
 
 /// Each rank gives the first of every four what is for those four, and gets of the first of its own four what all gave for it.
@@ -128,19 +135,19 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>) {
         b.recv(group.rank(me - me % FOUR), gets.whole());
         return;
     }
-    let Some(four) = fours().find(|four| four.start == me) else { return };
-    let width = block * u64::from(four.end - four.start);
+    let four = me..group.len().min(me + FOUR);
+    let blocks = |count: u64| block.saturating_mul(count);
+    let (all, width) = (u64::from(group.len()), u64::from(four.end - four.start));
     // What others give, each its blocks for the four; behind it what each of these gets.
     let came = |from: u32, to: u32| match from {
         from if from == me => gives.part(to),
-        from => Slice::scratch(u64::from(from) * width + u64::from(to - me) * block, block),
+        from => Slice::scratch(blocks(u64::from(from) * width + u64::from(to - me)), block),
     };
     for from in group.others() {
-        b.recv(group.rank(from), Slice { len: width, ..came(from, me) });
+        b.recv(group.rank(from), Slice { len: blocks(width), ..came(from, me) });
     }
-    let all = u64::from(group.len());
-    for (place, to) in (0..).zip(four.skip(1)) {
-        let packed = Parts::blocks(spec, Buffer::Scratch, all * (width + place * block));
+    for (place, to) in (width..).zip(four.skip(1)) {
+        let packed = Parts::blocks(spec, Buffer::Scratch, blocks(all * place));
         (0..group.len()).for_each(|from| _ = b.copy(came(from, to), packed.part(from)));
         b.send(group.rank(to), packed.whole());
     }
@@ -150,8 +157,8 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>) {
 /// The rank by way of which goes what has no root.
 const FIRST: u32 = 0;
 
-/// Ranks of which the first sorts for all what they get in an all-to-all: by more, it would have more memory and all the work; by
-/// fewer, there would be more messages.
+/// Ranks of which the first sorts for all what they get in an all-to-all, in twice as many vectors of scratch less one, which among as
+/// many ranks is all that a plan may have: by more, it would have more of the work; by fewer, there would be more messages.
 const FOUR: u32 = 4;
 
 pub(super) fn outline(extent: &Extent<'_>) -> Outline {
@@ -163,16 +170,17 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
         Collective::Scatter { .. } => outline.then(Phase::spread(others, 1.0, block, Reach::All)),
         Collective::Gather { .. } => outline.then(Phase::collect(others, 1.0, block, Reach::All)),
         Collective::AllToAll => {
-            let four = extent.n().min(FOUR.into());
-            let fours = (extent.n() / four).ceil();
+            let fours = f64::from(extent.ranks.div_ceil(FOUR));
+            // On average, where the last four are fewer.
+            let four = extent.n() / fours;
             let taken = Side { ranks: fours, messages: others, bytes: others * four * block };
-            let outline = outline.mostly(fours);
             let each = fours / extent.n();
             let given = Side { ranks: extent.n(), messages: each * taken.messages, bytes: each * taken.bytes };
             let collect = Phase { gives: given, takes: taken, ..Phase::among(0, 0.0, 0.0, Reach::All) };
-            // Sorted by whose it is.
+            // Sorted by whose it is, and given to those that follow the first, as a parent's in a tree.
             let sorted = Phase::local(fours, four * bytes);
             let spread = Phase::spread(four - 1.0, 1.0, bytes, Reach::Tree).of_groups(fours).passing_on();
+            let outline = outline.mostly(fours);
             outline.then(collect).then(sorted).then(spread)
         }
         collective @ (Collective::ReduceScatter | Collective::AllGather | Collective::Barrier) => {
@@ -181,7 +189,7 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
                 Collective::ReduceScatter => {
                     (local, gotten) = (bytes + extent.sums(extent.ordered, others, bytes), block);
                 }
-                Collective::AllGather => (local, given) = (block, block),
+                Collective::AllGather => (local, given) = (bytes, block),
                 _ => {}
             }
             let collect = Phase::collect(others, 1.0, given, Reach::All);

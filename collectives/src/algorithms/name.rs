@@ -43,8 +43,8 @@ pub enum Algorithm {
     Exchange,
     /// Broadcast, reduce, scatter, gather, transfer between the root and each rank by itself: 1 message in a row, (N - 1) S
     /// at the root. Wins among few ranks, and in shared memory, where each reads by its own core. Reduce-scatter, all-gather,
-    /// barrier by way of the first rank, all-to-all by way of the first of each four: 2 messages in a row, up to N S at such a
-    /// rank. Wins for short vectors where ranks share cores, since there are fewer messages than by any other.
+    /// barrier by way of the first rank, all-to-all by way of the first of each four: 2 messages in a row, up to N S in or out
+    /// of such a rank. Wins for short vectors where ranks share cores: there are 2 (N - 1) messages, in an all-to-all N²/4 + N.
     Flat,
     /// Broadcast, reduce, all-reduce, scatter, gather by way of a binomial tree: log2 N messages in a row of S each (of
     /// ever less for scatter and gather). Wins for short vectors among many ranks.

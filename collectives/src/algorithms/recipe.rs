@@ -219,6 +219,16 @@ impl Recipe {
         }
     }
 
+    /// About how many steps of all ranks a proof looks at, or pieces of their vectors where these are more, without a look at their
+    /// programs: the same on all ranks.
+    pub(crate) fn proof_size(&self) -> usize {
+        let phases = super::outline(self, false).phases;
+        let messages: f64 = phases.iter().map(|phase| phase.rounds * phase.takes.ranks * phase.takes.messages).sum();
+        let all_get_of_all = matches!(self.spec.collective, Collective::AllGather | Collective::AllToAll);
+        let pieces = if all_get_of_all { f64::from(self.spec.ranks.0).powi(2) } else { 0.0 };
+        (2.0 * messages).max(pieces) as usize
+    }
+
     /// The recipe's hash, which is the same on all ranks: what one rank alone knows of an all-to-all does not count.
     pub fn hash(&self) -> PlanHash {
         match self.spec.counts {

@@ -223,7 +223,7 @@ impl<'a> Subtree<'a> {
 
 pub(super) fn outline(extent: &Extent<'_>) -> Outline {
     let ranks = extent.ranks;
-    let outline = Outline::with_peers(Extent::log2(ranks));
+    let outline = Outline::with_peers(Extent::log2(ranks)).mostly(2);
     // Members whose parent, or child, is that far: the last may have none.
     let pairs = |distance: u32| f64::from((ranks / distance).div_ceil(2).min(ranks.div_ceil(2 * distance)).max(1));
     // Up, the root takes from one child after the other; down, ranks pass on segment by segment.

@@ -1,7 +1,8 @@
 //! What algorithms say of themselves in closed form, against their plans.
 
+use super::seats::Spread;
 use super::{CostModel, Link, Seats};
-use crate::algorithms::{Algorithm, Nodes, Phase, Recipe, Shape, Side, outline};
+use crate::algorithms::{Algorithm, Nodes, Outline, Phase, Recipe, Shape, Side, outline};
 use crate::plan::{Collective, Elements, Plan, Ranks, Spec, StepKind};
 use crate::tune::{Tuner, Tuning};
 
@@ -39,7 +40,13 @@ fn counted(plan: &Plan) -> [f64; 3] {
 fn messages_and_bytes_are_those_of_the_plan() {
     let mut wrong = Vec::new();
     let segments = [1 << 30, 1 << 11];
-    for recipe in segments.into_iter().flat_map(|segment| recipes(&[4, 8, 16], 1 << 14, segment)) {
+    // The last of what flat takes by four may be fewer.
+    let by_four = [2, 3, 5, 6, 7, 9].map(|ranks| {
+        let spec = Spec::new(Collective::AllToAll, Ranks(ranks), Elements(64), 4);
+        Recipe::new(spec, Algorithm::Flat).unwrap()
+    });
+    let all = segments.into_iter().flat_map(|segment| recipes(&[4, 8, 16], 1 << 14, segment));
+    for recipe in all.chain(by_four) {
         let sums = |side: fn(&Phase) -> Side| {
             let mut sums = [0.0; 3];
             for phase in outline(&recipe, false).phases {
@@ -99,6 +106,51 @@ fn rounds_are_the_messages_in_a_row() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What a core's caches hold is not the memory's.
+#[test]
+fn short_vectors_of_many_ranks_take_what_the_simulation_does() {
+    let spec = Spec::new(Collective::AllToAll, Ranks(256), Elements(1), 1);
+    for algorithm in [Algorithm::Bruck, Algorithm::Direct, Algorithm::Flat] {
+        let recipe = Recipe::new(spec.clone(), algorithm).unwrap();
+        let tuner = Tuner::default();
+        let simulated = recipe.plan().timeline_at(&tuner.model, &tuner.seats, u64::MAX).unwrap().cost().seconds;
+        let ratio = tuner.price(&recipe).seconds / simulated;
+        assert!((0.9..=1.1).contains(&ratio), "{ratio:.2} {algorithm}");
+    }
+}
+
+/// Four ranks to a core: each has a fourth of it, and finds the caches full of what is the others'.
+#[test]
+fn messages_of_ranks_that_share_cores_take_longer() {
+    let model = CostModel { send: 1e-6, receive: 1e-6, ..CostModel::free() };
+    let spec = Spec::new(Collective::AllGather, Ranks(8), Elements(16), 4);
+    let recipe = Recipe::new(spec, Algorithm::Direct).unwrap();
+    let [apart, shared] = [8.0, 2.0].map(|cores| {
+        let tuning = Tuning { eager: Some(u64::MAX), ..Tuning::default() };
+        let tuner = Tuner { model, tuning, seats: Seats { cores, ..Seats::default() }, ..Tuner::default() };
+        let simulated = recipe.plan().timeline_at(&model, &tuner.seats, u64::MAX).unwrap().cost().seconds;
+        [tuner.price(&recipe).seconds, simulated]
+    });
+    for (apart, shared) in apart.into_iter().zip(shared) {
+        let longer = shared / apart / 4.0;
+        assert!((1.5..=1.7).contains(&longer), "{longer} times");
+    }
+}
+
+/// A rank with much to tell its peers shares its core with others that have less.
+#[test]
+fn who_has_most_peers_is_not_all() {
+    let model = CostModel { start: 1.0, send: 0.5, receive: 0.5, ..CostModel::free() };
+    let edges = |cores| {
+        let spread = Spread::of(&Seats { cores, ..Seats::default() }, 8);
+        let seconds = model.price(&Outline::with_peers(7).mostly(1), &spread, &Nodes::One, false).seconds;
+        // Of words, which take longer where cores are shared, in words.
+        (seconds - spread.crowd()) / (1.0 + 0.8 * spread.others_part())
+    };
+    // There and back to seven; and three others on its core to it.
+    assert_eq!([8.0, 2.0].map(|cores| edges(cores).round()), [14.0, 14.0 + 3.0 * 2.0]);
 }
 
 #[test]

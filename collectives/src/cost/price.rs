@@ -22,7 +22,9 @@ impl CostModel {
     /// the algorithm takes to be on one node.
     pub(crate) fn price(&self, outline: &Outline, spread: &Spread, near: &Nodes, copied: bool) -> Price {
         let (model, copy) = self.among(spread);
-        let pricing = Pricing { model, copy, copied, spread, near };
+        let taken: f64 = outline.phases.iter().map(|phase| phase.rounds * phase.takes.bytes).sum();
+        let uncached = if taken > 0.0 { (1.0 - CACHED / (spread.crowd() * taken)).max(0.0) } else { 0.0 };
+        let pricing = Pricing { model, copy, uncached, copied, spread, near };
         let mut price = Price::default();
         price.add(pricing.edges(outline), (1.0, 1.0));
         for phase in outline.phases.iter().filter(|phase| phase.rounds > 0.0 && phase.takes.ranks > 0.0) {
@@ -46,6 +48,8 @@ struct Pricing<'a> {
     model: CostModel,
     /// At which a rank copies a message.
     copy: f64,
+    /// The part of what it takes that the caches of its core do not hold: that is in the memory which all share.
+    uncached: f64,
     copied: bool,
     spread: &'a Spread,
     near: &'a Nodes,
@@ -58,8 +62,8 @@ impl Pricing<'_> {
         let crossing = self.spread.nodes.crossing(Reach::All, self.near);
         let word = send + receive + 2.0 * packet * crossing;
         let told = |ranks: f64| if self.copied { 0.0 } else { ranks * word };
-        // The rank with most to tell, and those that share a core with each other, of which most have less.
-        let work = (start + told(outline.reaches)).max(self.spread.crowd() * (start + told(outline.usual)));
+        // The rank with most to tell shares its core with others that have less.
+        let work = self.spread.crowd() * (start + told(outline.usual)) + told(outline.reaches - outline.usual);
         let link = if crossing > 0.0 { between } else { within };
         let waiting = if self.copied { 0.0 } else { link.latency };
         Price { seconds: work + waiting, waiting, ..Price::default() }
@@ -78,9 +82,7 @@ impl Pricing<'_> {
         };
         let messages = shared(gives.messages, takes.messages);
         let copies = shared(gives.bytes, takes.bytes);
-        // What a core's caches hold does not take the memory that all share.
-        let uncached = if phase.takes.bytes > CACHED { phase.takes.bytes } else { 0.0 };
-        let bytes = here * phase.takes.ranks * uncached;
+        let bytes = here * phase.takes.ranks * phase.takes.bytes * self.uncached;
         if phase.takes.messages <= 0.0 {
             return Price { seconds: messages + copies.max(bytes / self.model.within.speed), ..Price::default() };
         }
@@ -139,7 +141,7 @@ impl Pricing<'_> {
     }
 }
 
-/// Bytes of a round that a core's own caches hold.
+/// Bytes of an operation that a core's own caches hold beside all else: a quarter of the least second-level cache of servers' cores.
 const CACHED: f64 = 64e3;
 
 /// Packets of a read, at either end.

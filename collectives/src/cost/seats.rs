@@ -80,7 +80,8 @@ impl Spread {
         (self.nodes.fullest / self.cores).max(1.0)
     }
 
-    /// The part of a core that is other ranks' than the one that has it, where all are on one node.
+    /// The part of a core that is other ranks' than the one that has it, where all are on one node. Between nodes that share cores, as
+    /// containers do, what the system takes for packets is far more than what caches make.
     pub(super) fn others_part(&self) -> f64 {
         if self.nodes.sizes.len() > 1 { 0.0 } else { 1.0 - 1.0 / self.crowd() }
     }
@@ -208,6 +209,13 @@ mod tests {
         assert_eq!([&one, &two].map(|seats| part(seats, Reach::Tree)), [0.0, 0.25]);
         assert_eq!([Reach::All, Reach::Near, Reach::Across].map(|reach| part(&two, reach)), [4.0 / 7.0, 0.0, 1.0]);
         assert_eq!(Spread::of(&two, 7).nodes.fullest, 4.0);
+    }
+
+    #[test]
+    fn ranks_of_one_node_have_cores_that_were_others() {
+        let part = |nodes, cores| Spread::of(&Seats { nodes, cores, ..Seats::default() }, 8).others_part();
+        assert_eq!([f64::INFINITY, 8.0, 4.0, 2.0].map(|cores| part(Nodes::One, cores)), [0.0, 0.0, 0.5, 0.75]);
+        assert_eq!(part(Nodes::Of(4), 1.0), 0.0);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl<'a> Source<'a> {
         match self {
             Source::Plan(_) => Ok(()),
             Source::Recipe(recipe) => {
-                let steps = program.len().saturating_mul(spec.ranks.0 as usize);
+                let steps = recipe.proof_size();
                 let alone = matches!(spec.counts, Counts::Own { .. });
                 if !alone && (steps <= PROVED_BY_ALL || (me == 0 && steps <= PROVED_BY_ONE)) {
                     recipe.plan().verify().map(drop)

@@ -179,9 +179,15 @@ impl Tuner {
         !self.tuning.deterministic || !spec.collective.reduces() || algorithm.orders(spec.collective)
     }
 
-    /// Whether it is one that is chosen from. On one island a hierarchical one is another by a longer way.
+    /// Whether it is one that is chosen from. On one island a hierarchical one is another by a longer way. A flat all-to-all sorts by
+    /// many short copies: where messages go straight they are long, or vectors of GPUs, where each copy is a kernel.
     fn chooses(&self, spec: &Spec, algorithm: Algorithm) -> bool {
-        (algorithm != Algorithm::Hierarchical || self.levels().next().is_some()) && self.may(spec, algorithm)
+        let is_sensible = match (algorithm, spec.collective) {
+            (Algorithm::Hierarchical, _) => self.levels().next().is_some(),
+            (Algorithm::Flat, Collective::AllToAll) => spec.copies(spec.total(), self.eager(spec.collective)),
+            _ => true,
+        };
+        is_sensible && self.may(spec, algorithm)
     }
 
     fn with(&self, spec: Spec, algorithm: Algorithm, nodes: Nodes) -> Result<Recipe, RecipeError> {

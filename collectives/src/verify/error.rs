@@ -53,7 +53,7 @@ pub enum VerifyError {
         rank: u32,
         /// What it needs.
         scratch: u64,
-        /// The limit: three times all elements, and once more for each halving of the ranks.
+        /// The limit: five times all elements, and once more for each halving of the ranks.
         limit: u64,
     },
     /// A step waits for a step that is no earlier one.

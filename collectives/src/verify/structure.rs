@@ -82,7 +82,7 @@ fn check_counts(spec: &Spec) -> Result<(), VerifyError> {
     if fits { Ok(()) } else { Err(VerifyError::Counts { counts: spec.counts.to_string(), ranks: spec.ranks.0 }) }
 }
 
-/// Five vectors, and one for each halving of the ranks.
+/// Five vectors, and one for each halving of the ranks: among four, flat's all-to-all takes seven.
 fn scratch_limit(spec: &Spec) -> u64 {
     spec.total().saturating_mul(5 + u64::from(spec.ranks.0.max(1).ilog2()))
 }

@@ -245,6 +245,18 @@ fn deterministic_results_do_not_depend_on_the_algorithm() {
                 vector.iter_mut().enumerate().for_each(|(at, place)| *place = one(at));
                 vector
             };
+            let bits = |vector: &[f32]| vector.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+            let mut block: Option<Vec<u32>> = None;
+            for (algorithm, segment) in [(Algorithm::Auto, 128 << 10), (Algorithm::Direct, 64), (Algorithm::Flat, 64)] {
+                comm.set_algorithm(algorithm);
+                for eager in [0, 16 << 10] {
+                    comm.set_tuning(Tuning { deterministic: true, segment, eager: Some(eager) });
+                    let mut vector = rounds(&comm, 601 * ranks);
+                    comm.reduce_scatter(&mut vector, ReduceOp::Sum).unwrap();
+                    let own = bits(&vector[comm.block(601 * ranks, comm.rank())]);
+                    assert_eq!(block.get_or_insert(own.clone()), &own, "{algorithm} among {ranks}");
+                }
+            }
             let mut first: Option<Vec<u32>> = None;
             for (algorithm, segment) in [
                 (Algorithm::Auto, 128 << 10),
@@ -259,8 +271,8 @@ fn deterministic_results_do_not_depend_on_the_algorithm() {
                     comm.set_tuning(Tuning { deterministic: true, segment, eager: Some(eager) });
                     let mut vector = rounds(&comm, 3001);
                     comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
-                    let bits: Vec<u32> = vector.iter().map(|value| value.to_bits()).collect();
-                    assert_eq!(first.get_or_insert(bits.clone()), &bits, "{algorithm} among {ranks}");
+                    let whole = bits(&vector);
+                    assert_eq!(first.get_or_insert(whole.clone()), &whole, "{algorithm} among {ranks}");
                 }
             }
         });

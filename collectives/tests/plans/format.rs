@@ -54,7 +54,7 @@ const HASHES: [&str; 14] = [
     "dissemination de157ae467108d8e",
     "double-tree 7902a73a0be044e1",
     "exchange ebf2b72e8cb162a2",
-    "flat 97e6edf00c8c5b22",
+    "flat 6be23db3864656bc",
     "halving-doubling 947003fc48c9ca71",
     "hierarchical 546d4c767be62f08",
     "pairwise 98df3b2ab57ecba0",
