@@ -160,6 +160,10 @@ impl Worker {
 
     /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already.
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
+        // What comes now is behind it.
+        if !self.ready.is_empty() {
+            return Ok(true);
+        }
         self.cq.arm(Arm::Any);
         self.rails.queues().for_each(|cq| cq.arm(Arm::Any));
         if let Some(datagrams) = &mut self.datagrams {

@@ -59,6 +59,22 @@ fn a_worker_can_be_sent() {
     is_send::<Worker>();
 }
 
+/// Who gets ready for a sleep though there are events that it has not polled.
+#[test]
+fn what_comes_while_a_sleep_is_begun_is_behind_what_was_there() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    worker.send_copy(ep, Tag(0), &[1; 8]).unwrap();
+    while worker.ready.is_empty() {
+        worker.take_all().unwrap();
+    }
+    worker.send_copy(ep, Tag(1), &[1; 8]).unwrap();
+    assert_eq!(worker.arm().unwrap(), Armed::Ready);
+    for number in 0..2 {
+        let event = worker.wait(Some(PATIENCE)).unwrap();
+        assert!(matches!(event, Some(Event::Received { tag: Tag(tag), .. }) if tag == number), "{number}: {event:?}");
+    }
+}
+
 /// A message that is copied leaves its slab posted, whatever the application does with it; of a longer one the slab is lent.
 #[test]
 fn only_messages_that_are_views_keep_slabs() {
