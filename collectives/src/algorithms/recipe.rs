@@ -247,6 +247,18 @@ mod tests {
     use super::*;
     use crate::plan::{Elements, Ranks};
 
+    /// Also where one rank has nearly all the steps, or where few messages carry many ranks' pieces.
+    #[test]
+    fn a_proof_is_as_long_as_all_ranks_steps_or_pieces() {
+        let size = |algorithm, collective| {
+            Recipe::new(Spec::new(collective, Ranks(1000), Elements(1), 4), algorithm).unwrap().proof_size()
+        };
+        assert_eq!(size(Algorithm::Flat, Collective::ReduceScatter), 4 * 999);
+        assert_eq!(size(Algorithm::Flat, Collective::Barrier), 4 * 999);
+        assert_eq!(size(Algorithm::Direct, Collective::ReduceScatter), 2 * 1000 * 999);
+        assert_eq!(size(Algorithm::Flat, Collective::AllGather), 1000 * 1000);
+    }
+
     #[test]
     fn no_message_is_longer_than_the_longest() {
         let mut longest_found = 0;
