@@ -184,14 +184,11 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
             outline.then(collect).then(sorted).then(spread)
         }
         collective @ (Collective::ReduceScatter | Collective::AllGather | Collective::Barrier) => {
-            let [mut local, mut given, mut gotten] = [0.0, bytes, bytes];
-            match collective {
-                Collective::ReduceScatter => {
-                    (local, gotten) = (bytes + extent.sums(extent.ordered, others, bytes), block);
-                }
-                Collective::AllGather => (local, given) = (bytes, block),
-                _ => {}
-            }
+            let (given, local, gotten) = match collective {
+                Collective::ReduceScatter => (bytes, bytes + extent.sums(extent.ordered, others, bytes), block),
+                Collective::AllGather => (block, bytes, bytes),
+                _ => (0.0, 0.0, 0.0),
+            };
             let collect = Phase::collect(others, 1.0, given, Reach::All);
             let collect = if collective.reduces() { collect.combining() } else { collect };
             let spread = Phase::spread(others, 1.0, gotten, Reach::All).passing_on();
