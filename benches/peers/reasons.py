@@ -30,10 +30,9 @@ for _operation in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "
         REASONS[f"{_operation}, 2 ranks, {_size}".replace("all-reduce, ", "")] = _CODE
 
 # Eight ranks on two cores, by `perf record` and `perf stat`.
-# From the size on from which each rank gives to every other.
-for _size in ("16 KiB",):
-    REASONS[f"all-to-all, 8 ranks, {_size}"] = ("Half of the time are switches between the four ranks of a core, six or seven for all eight"
-                                                " ranks together, each of 1.3 us; in the rest each rank makes and takes seven messages.")
+# From this size on each rank gives to every other.
+REASONS["all-to-all, 8 ranks, 16 KiB"] = ("Half of the time are switches between the four ranks of a core, six or seven for all eight ranks"
+                                          " together, each of 1.3 us; in the rest each rank makes and takes seven messages.")
 
 # Between hosts, by `perf record`, by the times of the system's calls, and by a program that only sends.
 _PACKETS = ("A datagram takes the core that sends 4.7 us, however short it is, from `sendmsg` over the bridge to its socket, and of what"
