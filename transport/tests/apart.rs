@@ -6,7 +6,7 @@ mod support;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qpair_transport::{CloseReason, Config, EndpointId, Event, Rail, Tag, Worker};
 use support::*;
@@ -318,7 +318,7 @@ fn a_cable_that_is_pulled_for_a_moment_loses_nothing() {
     server.says("begun");
     link.set("down");
     // No longer than a device tries again, nor than the keepalive waits.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(100));
     link.set("up");
     client.finish();
     server.finish();
@@ -326,12 +326,25 @@ fn a_cable_that_is_pulled_for_a_moment_loses_nothing() {
 
 #[test]
 fn a_connection_that_recovers_outlives_a_cable_that_is_pulled_for_longer() {
+    outlives_a_cable_that_is_pulled(Duration::ZERO);
+}
+
+#[test]
+fn a_connection_that_recovers_is_not_given_up_by_its_socket() {
+    // With the time until they see it, longer than a host may leave a socket without an answer; and TCP, which waits twice as long
+    // each time, tries again before the connection is given up.
+    outlives_a_cable_that_is_pulled(LIMIT * 2 / 5);
+}
+
+/// For so long after both sides see it.
+fn outlives_a_cable_that_is_pulled(so_long: Duration) {
     let Some(mut link) = Link::new() else { return };
     let (mut server, mut client) = both(&link, "recover");
     server.says("begun");
     link.set("down");
     server.says("recovering");
     client.says("recovering");
+    std::thread::sleep(so_long);
     link.set("up");
     client.finish();
     server.finish();

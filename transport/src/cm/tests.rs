@@ -19,7 +19,7 @@ const NOW: Duration = SECOND;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn settings() -> Settings {
-    let keepalive = Keepalive::new(SECOND, SECOND);
+    let keepalive = Keepalive::new(SECOND, SECOND, Duration::ZERO);
     Settings { connect: 100 * SECOND, guest: 50 * SECOND, hello: SECOND, key: None, keepalive, seed: 7 }
 }
 

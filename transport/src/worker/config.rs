@@ -284,7 +284,7 @@ impl Config {
     /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
     /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its
     /// socket. A host that is gone is noticed there as well, by TCP's own questions: after the silence, in whole seconds, and
-    /// three times the time to answer.
+    /// eight times the time to answer, and as long more as a connection may take to [go on](Config::recovery).
     #[must_use]
     pub fn keepalive(mut self, interval: Duration, detection: Duration) -> Self {
         (self.keepalive, self.detection) = (interval, detection);

@@ -191,7 +191,7 @@ impl Worker {
             guest: config.guest(),
             hello: config.hello_timeout,
             key,
-            keepalive: Keepalive::new(config.keepalive, config.detection),
+            keepalive: Keepalive::new(config.keepalive, config.detection, config.recovery),
             seed: getrandom::u64().map_err(|error| system("draw a random number")(error.into()))?,
         };
         let messages = (!config.recovery.is_zero()).then_some(completions);

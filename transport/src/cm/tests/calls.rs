@@ -83,7 +83,7 @@ fn the_system_watches_the_streams_of_both_sides() {
     }
     for socket in [calling.socket(ours), listening.socket(theirs)] {
         assert!(rustix::net::sockopt::socket_keepalive(socket).unwrap());
-        assert_eq!(rustix::net::sockopt::tcp_user_timeout(socket).unwrap(), 4000);
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(socket).unwrap(), 9000);
     }
 }
 
