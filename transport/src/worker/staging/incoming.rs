@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{GpuError, GpuStage, Local, PostError};
+use qpair_verbs::{DividedMemory, Gpu, GpuBuffer, GpuError, GpuStage, Local, PostError};
 
 use super::{SLOT, Staging};
 use crate::engine::{EntryKey, Offer, RemoteMemory, Start, Violation};
@@ -23,8 +23,7 @@ pub(super) struct Incoming {
     source: Source,
     /// What it is for.
     reading: Reading,
-    /// Where it goes: a GPU's, or other, which is with the device while a piece is being read.
-    memory: Local,
+    memory: Destination,
     /// How it is combined with what a GPU has there.
     calc: Option<Calc>,
     /// Bytes that are, or were, being read.
@@ -37,6 +36,17 @@ pub(super) struct Incoming {
     /// It will not be read to its end: the connection ends.
     is_lost: bool,
     failed: Option<OpError>,
+}
+
+/// The memory that a payload is read into.
+#[derive(Debug)]
+enum Destination {
+    /// A GPU's: pieces are read into slots, which the GPU drains.
+    Gpu(GpuBuffer),
+    /// Each piece that is being read has a part of it.
+    Divided(DividedMemory),
+    /// Memory that can not be divided: it is the device's while a piece is being read.
+    Whole(Local),
 }
 
 /// Where its pieces come from.
@@ -77,6 +87,31 @@ pub(crate) struct PieceKey(u32);
 /// A payload of which nothing is on its way: what it is for, whether the application waits for it, and its memory.
 pub(in crate::worker) type Whole = (Reading, bool, Local);
 
+impl Destination {
+    fn of(memory: Local) -> Destination {
+        match memory {
+            Local::Gpu(buffer) => Destination::Gpu(buffer),
+            memory => DividedMemory::of(memory).map_or_else(Destination::Whole, Destination::Divided),
+        }
+    }
+
+    fn gpu(&self) -> Option<Gpu> {
+        match self {
+            Destination::Gpu(buffer) => Some(buffer.gpu()),
+            Destination::Divided(_) | Destination::Whole(_) => None,
+        }
+    }
+
+    /// The memory as it came, unless a device has kept some.
+    fn into_local(self) -> Local {
+        match self {
+            Destination::Gpu(buffer) => Local::Gpu(buffer),
+            Destination::Divided(memory) => memory.join().unwrap_or_default(),
+            Destination::Whole(memory) => memory,
+        }
+    }
+}
+
 impl Incoming {
     pub(super) fn is_draining(&self) -> bool {
         !self.queues.draining.is_empty()
@@ -91,6 +126,13 @@ impl Incoming {
     fn is_over(&self) -> bool {
         let is_unwanted = !self.awaited && self.is_own();
         self.begun == self.len || self.is_lost || self.failed.is_some() || is_unwanted
+    }
+
+    /// A piece's memory is back from the device.
+    fn take_back(&mut self, memory: Local) {
+        if let Destination::Whole(own) = &mut self.memory {
+            *own = memory;
+        }
     }
 
     /// The next piece, and the offer that it is, if it can be read.
@@ -148,8 +190,8 @@ impl Staging {
         let piece = self.pieces.try_remove(key as usize)?;
         let incoming = self.incoming.get_mut(piece.incoming)?;
         incoming.reads -= 1;
-        if let (Some(slot), Local::Gpu(buffer)) = (piece.slot, &incoming.memory)
-            && let Some(of) = self.slots.iter_mut().find(|of| of.gpu == buffer.gpu())
+        if let (Some(slot), Some(gpu)) = (piece.slot, incoming.memory.gpu())
+            && let Some(of) = self.slots.iter_mut().find(|of| of.gpu == gpu)
         {
             of.readers[slot] = None;
             of.kept += usize::from(is_kept);
@@ -160,8 +202,8 @@ impl Staging {
     /// A slot that nothing was read into is free again.
     fn give_into(&mut self, key: usize, slot: usize) {
         self.moved = true;
-        if let Some(Local::Gpu(buffer)) = self.incoming.get(key).map(|incoming| &incoming.memory)
-            && let Some(of) = self.slots.iter_mut().find(|of| of.gpu == buffer.gpu())
+        if let Some(gpu) = self.incoming.get(key).and_then(|incoming| incoming.memory.gpu())
+            && let Some(of) = self.of(gpu)
         {
             of.into.give(slot);
         }
@@ -186,8 +228,8 @@ impl Staging {
 
     fn end_draining(&mut self, key: usize, is_done: impl Fn(&mut GpuStage, usize) -> Result<bool, GpuError>) {
         let Some(incoming) = self.incoming.get_mut(key) else { return };
-        let Local::Gpu(buffer) = &incoming.memory else { return };
-        let Some(of) = self.slots.iter_mut().find(|of| of.gpu == buffer.gpu()) else { return };
+        let Some(gpu) = incoming.memory.gpu() else { return };
+        let Some(of) = self.slots.iter_mut().find(|of| of.gpu == gpu) else { return };
         while let Some(&slot) = incoming.queues.draining.front() {
             match is_done(&mut of.into, slot) {
                 Ok(false) => return,
@@ -227,7 +269,7 @@ impl Worker {
             len,
             source,
             reading,
-            memory,
+            memory: Destination::of(memory),
             calc,
             begun: 0,
             reads: 0,
@@ -312,13 +354,21 @@ impl Worker {
         if !self.endpoints.get(ep).is_some_and(may) {
             return false;
         }
-        let Staging { slots, incoming, pieces, moved, .. } = &mut self.staging;
+        let Staging {
+            slots,
+            incoming,
+            pieces,
+            moved,
+            #[cfg(test)]
+            most_at_once,
+            ..
+        } = &mut self.staging;
         let (Some(incoming), Some(endpoint)) = (incoming.get_mut(key), self.endpoints.get_mut(ep)) else {
             return false;
         };
         let (at, len) = (incoming.begun, remote.len() as usize);
-        let (slot, memory, offset) = match &incoming.memory {
-            Local::Gpu(buffer) => {
+        let (slot, memory, offset) = match &mut incoming.memory {
+            Destination::Gpu(buffer) => {
                 let Some(of) = slots.iter_mut().find(|of| of.gpu == buffer.gpu()) else { return false };
                 // A peer that answers late leaves slots for others.
                 let held = of.readers.iter().filter(|reader| **reader == Some(ep)).count();
@@ -326,13 +376,17 @@ impl Worker {
                 of.readers[slot] = Some(ep);
                 (Some(slot), of.into.local(slot, len).into(), 0)
             }
-            // Memory that is not a GPU's is the device's meanwhile.
-            _ if incoming.reads > 0 => return false,
-            _ => (None, std::mem::take(&mut incoming.memory), at),
+            Destination::Divided(memory) => (None, memory.part(at..at + len), 0),
+            Destination::Whole(_) if incoming.reads > 0 => return false,
+            Destination::Whole(memory) => (None, std::mem::take(memory), at),
         };
         incoming.queues.parts.pop_front();
         incoming.begun += len;
         incoming.reads += 1;
+        #[cfg(test)]
+        {
+            *most_at_once = (*most_at_once).max(incoming.reads);
+        }
         *moved = true;
         let piece = PieceKey(pieces.insert(Piece { incoming: key, at, len, part, slot }) as u32);
         // The rest of it waits here.
@@ -355,7 +409,7 @@ impl Worker {
         let Staging { slots, incoming, .. } = &mut self.staging;
         let Some(incoming) = incoming.get_mut(key) else { return };
         match (slot, &mut incoming.memory) {
-            (Some(slot), Local::Gpu(buffer)) => {
+            (Some(slot), Destination::Gpu(buffer)) => {
                 let Some(of) = slots.iter_mut().find(|of| of.gpu == buffer.gpu()) else { return };
                 match of.into.drain(slot, buffer, at..at + len, incoming.calc) {
                     Ok(()) => incoming.queues.draining.push_back(slot),
@@ -365,7 +419,7 @@ impl Worker {
                     }
                 }
             }
-            (_, own) => *own = memory,
+            _ => incoming.take_back(memory),
         }
         let is_ending = |endpoint: &mut Endpoint| matches!(endpoint.stage, Stage::Ending { .. });
         if self.endpoints.at(index).is_some_and(is_ending) {
@@ -392,7 +446,7 @@ impl Worker {
         incoming.failed = Some(error.into());
         match slot {
             Some(slot) => self.staging.give_into(key, slot),
-            None => incoming.memory = memory,
+            None => incoming.take_back(memory),
         }
         if let Some(part) = part {
             self.pass_over(index, part);
@@ -408,7 +462,7 @@ impl Worker {
         incoming.is_lost = true;
         match (slot, memory) {
             (Some(slot), Some(_)) => self.staging.give_into(key, slot),
-            (None, Some(memory)) => incoming.memory = memory,
+            (None, Some(memory)) => incoming.take_back(memory),
             _ => {}
         }
         if let Some(part) = part {
@@ -429,7 +483,7 @@ impl Worker {
             self.inbox.fail(part);
         }
         self.staging.spare_queues.push(queues);
-        Some((reading, awaited, memory))
+        Some((reading, awaited, memory.into_local()))
     }
 
     /// A payload of which nothing is on its way is here, or lost, or nobody wants it any more.
@@ -446,7 +500,7 @@ impl Worker {
         let Incoming { mut queues, reading, memory, awaited, failed, len, .. } = incoming;
         queues.parts.drain(..).for_each(|(part, _)| self.pass_over(index, part));
         self.staging.spare_queues.push(queues);
-        self.is_here(index, reading, awaited, (memory, len), failed.map_or(Ok(()), Err));
+        self.is_here(index, reading, awaited, (memory.into_local(), len), failed.map_or(Ok(()), Err));
     }
 
     /// The connection ends: so does what is read of it, once what is on its way is back and drained. `now`: at once.
@@ -461,5 +515,23 @@ impl Worker {
                 self.go_on(key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qpair_verbs::Context;
+
+    use super::*;
+
+    #[test]
+    fn memory_of_which_a_device_keeps_a_part_is_not_given_back() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let memory = || DividedMemory::of(pd.alloc(64).unwrap()).unwrap();
+        let (whole, kept) = (memory(), memory());
+        let parts = (whole.part(0..32), kept.part(0..32));
+        drop(parts.0);
+        assert!(matches!(Destination::Divided(whole).into_local(), Local::Buffer(_)));
+        assert!(matches!(Destination::Divided(kept).into_local(), Local::None));
     }
 }

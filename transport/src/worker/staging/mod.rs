@@ -41,6 +41,9 @@ pub(super) struct Staging {
     moved: bool,
     /// What a short message is copied through.
     copy: Vec<u8>,
+    /// Pieces of one payload that were being read at once, at most.
+    #[cfg(test)]
+    pub(super) most_at_once: usize,
 }
 
 /// The slots of a GPU.

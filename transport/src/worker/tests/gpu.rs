@@ -190,6 +190,42 @@ fn slots_that_a_device_keeps_are_replaced_and_receives_end() {
 }
 
 #[test]
+fn parts_are_read_at_once_into_memory_of_the_processor() {
+    let gpu = gpu();
+    let (mut a, at_a, mut b, at_b) = two(Config::default(), Config::default());
+    let region = b.domain().expose(LONG, Access::NONE).unwrap();
+    for own in [Some(Local::Buffer(b.domain().alloc(LONG).unwrap())), Some(Local::Region(region.local(0..LONG))), None]
+    {
+        if let Some(own) = own {
+            b.recv_into(at_b, Tag(0), own, None).unwrap();
+        }
+        a.send(at_a, Tag(0), filled(gpu, &bytes(3))).unwrap();
+        b.staging.most_at_once = 0;
+        let start = Instant::now();
+        loop {
+            // Some slots are filled, and offered.
+            (0..100).for_each(|_| _ = a.poll().unwrap());
+            match b.poll().unwrap() {
+                Some(Event::ReceivedInto { memory: Local::Buffer(own), .. }) => break assert!(own[..] == bytes(3)),
+                Some(Event::ReceivedInto { memory: Local::Region(_), .. }) => {
+                    let mut found = vec![0; LONG];
+                    region.read(0, &mut found).unwrap();
+                    break assert!(found == bytes(3));
+                }
+                Some(Event::Received { message, .. }) => break assert!(message[..] == bytes(3)),
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+            assert!(start.elapsed() < PATIENCE);
+        }
+        // Within a host each is read as it is asked for.
+        let at_once = b.staging.most_at_once;
+        let by_network = std::env::var_os("QPAIR_NO_SHARED_MEMORY").is_some_and(|value| value == "1");
+        assert!(if by_network { at_once > 1 } else { at_once == 1 }, "{at_once} parts at once");
+    }
+}
+
+#[test]
 fn a_receive_whose_memory_is_another_domains_fails_alone() {
     let gpu = gpu();
     let (mut a, at_a, mut b, at_b) = two(Config::default(), Config::default());
