@@ -331,8 +331,8 @@ fn a_connection_that_recovers_outlives_a_cable_that_is_pulled_for_longer() {
 
 #[test]
 fn a_connection_that_recovers_is_not_given_up_by_its_socket() {
-    // With the time until they see it, longer than a host may leave a socket without an answer; and TCP, which waits twice as long
-    // each time, tries again before the connection is given up.
+    // With the time until they see it, longer than the 9 s that a host may leave a socket without an answer where nothing
+    // recovers; and TCP, which waits twice as long each time, tries again before the connection is given up.
     outlives_a_cable_that_is_pulled(LIMIT * 2 / 5);
 }
 

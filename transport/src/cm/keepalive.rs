@@ -22,12 +22,12 @@ impl Keepalive {
     /// stream stays where a queue pair still works, though the network loses many; and `recovery` more, as long as a connection
     /// may be without a queue pair that does. `None` if one of them is for ever.
     pub(crate) fn new(interval: Duration, detection: Duration, recovery: Duration) -> Option<Self> {
-        let seconds = |time: Duration| {
+        let seconds = |time: Duration, most: u64| {
             let whole = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
-            (whole <= LONGEST).then(|| Duration::from_secs(whole.max(1)))
+            (whole <= most).then(|| Duration::from_secs(whole.max(1)))
         };
-        let (idle, interval) = (seconds(interval)?, seconds(detection)?);
-        let more = if recovery.is_zero() { recovery } else { seconds(recovery)? };
+        let (idle, interval) = (seconds(interval, LONGEST)?, seconds(detection, LONGEST)?);
+        let more = if recovery.is_zero() { recovery } else { seconds(recovery, LONGEST_RECOVERY)? };
         Some(Keepalive { idle, interval, limit: idle + QUESTIONS * interval + more })
     }
 
@@ -48,6 +48,9 @@ impl Keepalive {
 const QUESTIONS: u32 = 8;
 /// What the system takes, in seconds.
 const LONGEST: u64 = 32_767;
+/// Two weeks, in seconds: with the questions the limit is less than the system's, which counts it in milliseconds.
+const LONGEST_RECOVERY: u64 = 14 * 24 * 3600;
+const _: () = assert!((LONGEST_RECOVERY + (1 + QUESTIONS as u64) * LONGEST) * 1000 < i32::MAX as u64);
 
 #[cfg(test)]
 mod tests {
@@ -60,9 +63,12 @@ mod tests {
         let millis = Duration::from_millis;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        for (interval, detection, recovery, expected) in
-            [(500, 1000, 0, (1, 1, 9_000)), (1, 1, 1, (1, 1, 10_000)), (2500, 7001, 20_000, (3, 8, 87_000))]
-        {
+        for (interval, detection, recovery, expected) in [
+            (500, 1000, 0, (1, 1, 9_000)),
+            (1, 1, 1, (1, 1, 10_000)),
+            (2500, 7001, 20_000, (3, 8, 87_000)),
+            (1, 1, 40_000_000, (1, 1, 40_009_000)),
+        ] {
             Keepalive::new(millis(interval), millis(detection), millis(recovery)).unwrap().watch(&stream).unwrap();
             let (idle, interval, limit) = expected;
             assert!(sockopt::socket_keepalive(&stream).unwrap());

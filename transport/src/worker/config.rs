@@ -332,8 +332,8 @@ impl Config {
     /// How long a connection whose queue pair failed may take until it goes on over another one (default 0: it ends at once).
     /// It can go on as long as the peer's process lives and its socket with it: after the network was gone for longer than a
     /// device tries again, for instance. Both sides must want it; each waits as long as it says itself. After the network was gone
-    /// it may take as long again, as the sockets' TCP waits twice as long before each try: twice the time that a network may be gone
-    /// is enough.
+    /// it may take as long again, as the sockets' TCP waits twice as long before each try: twice the time that a network may be gone,
+    /// and a second more, is enough.
     ///
     /// Nothing is lost by it, and no message comes twice. Gets and puts that the peer may not have seen are done again;
     /// atomics end with [`OpError::Unknown`](crate::OpError::Unknown). While the device combines what it reads with what is

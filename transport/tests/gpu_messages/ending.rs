@@ -109,11 +109,16 @@ fn the_end_of_a_connection_gives_all_back_whatever_is_under_way() {
     let (gpu, fake) = gpu();
     for polls in (0..40).step_by(4).chain([70, 120, 250]) {
         for aborts in [0, 1] {
-            let mut pair = Pair::new();
+            // Where nobody has a receive there is room for one message.
+            let mut pair = Pair::with(Config::default(), Config::default().pool_limit(LONG));
+            let own = pair.b.domain().alloc(LONG).unwrap();
             pair.b.recv_into(pair.ep_b, Tag(1), gpu.alloc(LONG).unwrap(), None).unwrap();
             pair.b.recv_into(pair.ep_b, Tag(2), gpu.alloc(LONG).unwrap(), None).unwrap();
+            pair.b.recv_into(pair.ep_b, Tag(3), own, None).unwrap();
             pair.a.send(pair.ep_a, Tag(1), filled(gpu, &pattern(LONG, 7))).unwrap();
             pair.a.send(pair.ep_a, Tag(2), pattern(LONG, 8)).unwrap();
+            pair.a.send(pair.ep_a, Tag(3), filled(gpu, &pattern(LONG, 9))).unwrap();
+            pair.a.send(pair.ep_a, Tag(4), filled(gpu, &pattern(LONG, 10))).unwrap();
             let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
             for _ in 0..polls {
                 of_a.extend(pair.a.poll().unwrap());
@@ -129,15 +134,19 @@ fn the_end_of_a_connection_gives_all_back_whatever_is_under_way() {
             of_b.extend(rest);
             let ends = |events: &[Event]| count(events, |event| event.op().is_some());
             let all = || [&of_a, &of_b].map(|events| events.iter().map(brief).collect::<Vec<_>>());
-            assert_eq!((ends(&of_a), ends(&of_b)), (2, 2), "after {polls} polls: {:?}", all());
+            assert_eq!((ends(&of_a), ends(&of_b)), (4, 3), "after {polls} polls: {:?}", all());
             let held = |event: &Event| matches!(event, Event::Failed { returned: Returned::Withheld, .. });
             assert_eq!(count(&of_a, held) + count(&of_b, held), 0, "after {polls} polls");
-            // The slots are free again, for all that others send.
+            drop((of_a, of_b));
+            // The slots are free again, for all that others send, and the room of the message that nobody had a receive for.
             let (ep_a, ep_b) = Pair::connect(&mut pair.a, &mut pair.b);
             let bytes = pattern(LONG, 9);
             pair.b.recv_into(ep_b, Tag(1), gpu.alloc(LONG).unwrap(), None).unwrap();
             pair.a.send(ep_a, Tag(1), filled(gpu, &bytes)).unwrap();
-            let (_, of_b) = pair.until(|of_a, of_b| count_sent(of_a) == 1 && count(of_b, is_into) == 1);
+            pair.a.send(ep_a, Tag(4), filled(gpu, &bytes)).unwrap();
+            let is_whole = |event: &Event| matches!(event, Event::Received { message, .. } if message[..] == bytes);
+            let (_, of_b) = pair.until(|of_a, of_b| count_sent(of_a) == 2 && of_b.len() == 2);
+            assert_eq!(count(&of_b, is_whole), 1, "after {polls} polls");
             assert!(came(of_b) == [bytes], "after {polls} polls");
         }
     }

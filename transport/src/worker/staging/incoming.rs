@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{DividedMemory, Gpu, GpuBuffer, GpuError, GpuStage, Local, PostError};
+use qpair_verbs::{GpuError, GpuStage, Local, PostError};
 
+use super::destination::Destination;
 use super::{SLOT, Staging};
 use crate::engine::{EntryKey, Offer, RemoteMemory, Start, Violation};
 use crate::worker::Worker;
@@ -23,6 +24,7 @@ pub(super) struct Incoming {
     source: Source,
     /// What it is for.
     reading: Reading,
+    /// Where it goes.
     memory: Destination,
     /// How it is combined with what a GPU has there.
     calc: Option<Calc>,
@@ -36,17 +38,6 @@ pub(super) struct Incoming {
     /// It will not be read to its end: the connection ends.
     is_lost: bool,
     failed: Option<OpError>,
-}
-
-/// The memory that a payload is read into.
-#[derive(Debug)]
-enum Destination {
-    /// A GPU's: pieces are read into slots, which the GPU drains.
-    Gpu(GpuBuffer),
-    /// Each piece that is being read has a part of it.
-    Divided(DividedMemory),
-    /// Memory that can not be divided: it is the device's while a piece is being read.
-    Whole(Local),
 }
 
 /// Where its pieces come from.
@@ -87,31 +78,6 @@ pub(crate) struct PieceKey(u32);
 /// A payload of which nothing is on its way: what it is for, whether the application waits for it, and its memory.
 pub(in crate::worker) type Whole = (Reading, bool, Local);
 
-impl Destination {
-    fn of(memory: Local) -> Destination {
-        match memory {
-            Local::Gpu(buffer) => Destination::Gpu(buffer),
-            memory => DividedMemory::of(memory).map_or_else(Destination::Whole, Destination::Divided),
-        }
-    }
-
-    fn gpu(&self) -> Option<Gpu> {
-        match self {
-            Destination::Gpu(buffer) => Some(buffer.gpu()),
-            Destination::Divided(_) | Destination::Whole(_) => None,
-        }
-    }
-
-    /// The memory as it came, unless a device has kept some.
-    fn into_local(self) -> Local {
-        match self {
-            Destination::Gpu(buffer) => Local::Gpu(buffer),
-            Destination::Divided(memory) => memory.join().unwrap_or_default(),
-            Destination::Whole(memory) => memory,
-        }
-    }
-}
-
 impl Incoming {
     pub(super) fn is_draining(&self) -> bool {
         !self.queues.draining.is_empty()
@@ -126,13 +92,6 @@ impl Incoming {
     fn is_over(&self) -> bool {
         let is_unwanted = !self.awaited && self.is_own();
         self.begun == self.len || self.is_lost || self.failed.is_some() || is_unwanted
-    }
-
-    /// A piece's memory is back from the device.
-    fn take_back(&mut self, memory: Local) {
-        if let Destination::Whole(own) = &mut self.memory {
-            *own = memory;
-        }
     }
 
     /// The next piece, and the offer that it is, if it can be read.
@@ -354,15 +313,7 @@ impl Worker {
         if !self.endpoints.get(ep).is_some_and(may) {
             return false;
         }
-        let Staging {
-            slots,
-            incoming,
-            pieces,
-            moved,
-            #[cfg(test)]
-            most_at_once,
-            ..
-        } = &mut self.staging;
+        let Staging { slots, incoming, pieces, moved, .. } = &mut self.staging;
         let (Some(incoming), Some(endpoint)) = (incoming.get_mut(key), self.endpoints.get_mut(ep)) else {
             return false;
         };
@@ -383,10 +334,6 @@ impl Worker {
         incoming.queues.parts.pop_front();
         incoming.begun += len;
         incoming.reads += 1;
-        #[cfg(test)]
-        {
-            *most_at_once = (*most_at_once).max(incoming.reads);
-        }
         *moved = true;
         let piece = PieceKey(pieces.insert(Piece { incoming: key, at, len, part, slot }) as u32);
         // The rest of it waits here.
@@ -419,7 +366,7 @@ impl Worker {
                     }
                 }
             }
-            _ => incoming.take_back(memory),
+            _ => incoming.memory.take_back(memory),
         }
         let is_ending = |endpoint: &mut Endpoint| matches!(endpoint.stage, Stage::Ending { .. });
         if self.endpoints.at(index).is_some_and(is_ending) {
@@ -446,7 +393,7 @@ impl Worker {
         incoming.failed = Some(error.into());
         match slot {
             Some(slot) => self.staging.give_into(key, slot),
-            None => incoming.take_back(memory),
+            None => incoming.memory.take_back(memory),
         }
         if let Some(part) = part {
             self.pass_over(index, part);
@@ -462,7 +409,7 @@ impl Worker {
         incoming.is_lost = true;
         match (slot, memory) {
             (Some(slot), Some(_)) => self.staging.give_into(key, slot),
-            (None, Some(memory)) => incoming.take_back(memory),
+            (None, Some(memory)) => incoming.memory.take_back(memory),
             _ => {}
         }
         if let Some(part) = part {
@@ -483,7 +430,8 @@ impl Worker {
             self.inbox.fail(part);
         }
         self.staging.spare_queues.push(queues);
-        Some((reading, awaited, memory.into_local()))
+        // What a device has kept of it is not given back.
+        Some((reading, awaited, memory.into_local().unwrap_or_default()))
     }
 
     /// A payload of which nothing is on its way is here, or lost, or nobody wants it any more.
@@ -500,7 +448,8 @@ impl Worker {
         let Incoming { mut queues, reading, memory, awaited, failed, len, .. } = incoming;
         queues.parts.drain(..).for_each(|(part, _)| self.pass_over(index, part));
         self.staging.spare_queues.push(queues);
-        self.is_here(index, reading, awaited, (memory.into_local(), len), failed.map_or(Ok(()), Err));
+        let Some(memory) = memory.into_local() else { unreachable!("each piece gave its part back as it was read") };
+        self.is_here(index, reading, awaited, (memory, len), failed.map_or(Ok(()), Err));
     }
 
     /// The connection ends: so does what is read of it, once what is on its way is back and drained. `now`: at once.
@@ -515,23 +464,5 @@ impl Worker {
                 self.go_on(key);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use qpair_verbs::Context;
-
-    use super::*;
-
-    #[test]
-    fn memory_of_which_a_device_keeps_a_part_is_not_given_back() {
-        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
-        let memory = || DividedMemory::of(pd.alloc(64).unwrap()).unwrap();
-        let (whole, kept) = (memory(), memory());
-        let parts = (whole.part(0..32), kept.part(0..32));
-        drop(parts.0);
-        assert!(matches!(Destination::Divided(whole).into_local(), Local::Buffer(_)));
-        assert!(matches!(Destination::Divided(kept).into_local(), Local::None));
     }
 }

@@ -1,10 +1,11 @@
 //! Messages out of memory of GPUs that is not registered, and into it: part by part through slots of pinned memory, which the GPU
 //! fills or drains while others are on their way. `outgoing` offers parts once the peer wants them, `incoming` has parts read, of
-//! such payloads and of others that are for a GPU.
+//! such payloads and of others that are for a GPU, into what `destination` has.
 //!
 //! A slot is taken only for what goes on by itself: to fill it once the peer has a place for the message, to read into it once
 //! there is something to read. So no message waits for the slots of another that waits for it.
 
+mod destination;
 mod incoming;
 mod outgoing;
 
@@ -41,9 +42,6 @@ pub(super) struct Staging {
     moved: bool,
     /// What a short message is copied through.
     copy: Vec<u8>,
-    /// Pieces of one payload that were being read at once, at most.
-    #[cfg(test)]
-    pub(super) most_at_once: usize,
 }
 
 /// The slots of a GPU.
