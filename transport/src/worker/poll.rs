@@ -243,7 +243,11 @@ impl Worker {
             let polled = if awaited.is_something() { self.cq.poll_in_place() } else { self.cq.poll() };
             let Some(completion) = polled? else {
                 self.idle()?;
-                return Ok(if self.ready.is_empty() { None } else { self.ready_by_now() });
+                // Nothing, said where the caller wants it: of either, it would be copied there.
+                if self.ready.is_empty() {
+                    return Ok(None);
+                }
+                return Ok(self.ready_by_now());
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());
