@@ -6,10 +6,12 @@ use super::tag::MAX_PLANS;
 use crate::error::CollectiveError;
 use crate::tune::Tuner;
 
-/// A short list of compiled plans, each in a place of its own while it is used. The last one used is found by one comparison.
+/// A short list of compiled plans, each in a place of its own while it is used. Programs do the same again and again: the plan that
+/// followed the last one the last time is found by one comparison.
 #[derive(Debug, Default)]
 pub(crate) struct PlanCache {
     places: Vec<Place>,
+    /// Where the last plan is.
     last: usize,
     clock: u64,
     next: u16,
@@ -20,6 +22,8 @@ struct Place {
     plan: Option<Box<Compiled>>,
     /// When it was used last.
     used: u64,
+    /// Where the plan was that was used after it.
+    next: usize,
 }
 
 impl PlanCache {
@@ -36,15 +40,40 @@ impl PlanCache {
         own: &[OwnPlan],
         busy: impl Fn(usize) -> bool,
     ) -> Result<usize, CollectiveError> {
-        if !self.places.get(self.last).is_some_and(|place| place.is(key)) {
-            self.last = match self.places.iter().position(|place| place.is(key)) {
-                Some(at) => at,
-                None => self.add(Compiled::new(key.clone(), me, tuner, own)?, busy),
-            };
-            self.clock += 1;
-            self.places[self.last].used = self.clock;
+        let expected = self.places.get(self.last).map_or(0, |place| place.next);
+        let at = match self.places.get_mut(expected) {
+            Some(place) if place.is(key) => {
+                self.clock += 1;
+                place.used = self.clock;
+                expected
+            }
+            _ => self.find_elsewhere(key, me, (tuner, own), busy)?,
+        };
+        self.last = at;
+        Ok(at)
+    }
+
+    /// The same, for one that does not follow the last one as it did before.
+    #[cold]
+    fn find_elsewhere(
+        &mut self,
+        key: &Key,
+        me: u32,
+        (tuner, own): (&Tuner, &[OwnPlan]),
+        busy: impl Fn(usize) -> bool,
+    ) -> Result<usize, CollectiveError> {
+        let is_again = self.places.get(self.last).is_some_and(|place| place.is(key));
+        let found = if is_again { Some(self.last) } else { self.places.iter().position(|place| place.is(key)) };
+        let at = match found {
+            Some(at) => at,
+            None => self.add(Compiled::new(key.clone(), me, tuner, own)?, busy),
+        };
+        self.clock += 1;
+        self.places[at].used = self.clock;
+        if let Some(last) = self.places.get_mut(self.last) {
+            last.next = at;
         }
-        Ok(self.last)
+        Ok(at)
     }
 
     fn add(&mut self, mut plan: Compiled, busy: impl Fn(usize) -> bool) -> usize {
@@ -109,15 +138,46 @@ mod tests {
     use crate::algorithms::Algorithm;
     use crate::plan::{Elements, Ranks, Spec};
 
+    fn key(elements: u64) -> Key {
+        let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
+        let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
+        Key { spec, data_type, op, wish: Algorithm::Auto, lenient: false, on_gpu: false }
+    }
+
+    #[test]
+    fn plans_are_found_in_whatever_order_they_are_asked_for() {
+        let (mut cache, tuner) = (PlanCache::default(), Tuner::default());
+        let mut find = |elements: u64| {
+            let at = cache.find(&key(elements), 0, &tuner, &[], |_| false).unwrap();
+            assert!(cache.get(at).unwrap().key == key(elements));
+            at
+        };
+        // In turn, twice each, then another way round, with one that is new, and from the first again.
+        let orders = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 1, 2, 2], [4, 3, 2, 1], [4, 9, 2, 9], [1, 2, 3, 4]];
+        for elements in orders.into_iter().flatten() {
+            assert_eq!(find(elements), if elements == 9 { 4 } else { elements as usize - 1 });
+        }
+    }
+
+    #[test]
+    fn what_follows_a_plan_as_it_did_before_is_expected() {
+        let (mut cache, tuner) = (PlanCache::default(), Tuner::default());
+        let mut elsewhere = |elements: u64| {
+            let expected = cache.places.get(cache.last).map_or(0, |place| place.next);
+            expected != cache.find(&key(elements), 0, &tuner, &[], |_| false).unwrap()
+        };
+        let mut round = |order: [u64; 3]| order.map(&mut elsewhere).into_iter().filter(|&is| is).count();
+        assert_eq!([round([1, 2, 3]), round([1, 2, 3]), round([1, 2, 3])], [2, 0, 0]);
+        // Where the order changes it is learnt anew.
+        assert_eq!([round([2, 1, 3]), round([2, 1, 3]), round([2, 1, 3])], [3, 0, 0]);
+    }
+
     #[test]
     fn numbers_come_round_but_for_those_of_plans_that_are_kept() {
         let mut cache = PlanCache::default();
         let tuner = Tuner::default();
         let mut number = |elements| {
-            let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
-            let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
-            let key = Key { spec, data_type, op, wish: Algorithm::Auto, lenient: false, on_gpu: false };
-            let at = cache.find(&key, 0, &tuner, &[], |_| false).unwrap();
+            let at = cache.find(&key(elements), 0, &tuner, &[], |_| false).unwrap();
             cache.plan(at).unwrap().number
         };
         let most = u64::from(MAX_PLANS);
