@@ -74,7 +74,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Steps of all ranks, or pieces of their vectors. The latter are those of an all-reduce among 1,024 ranks, which two cores prove in 2 s (ring) to 3 s (direct).
+/// Steps of all ranks, or pieces of their vectors. The latter are those of an all-reduce among 1,024 ranks, which two cores
+/// prove in 2 s (ring) to 3 s (direct).
 const PROVED_BY_ALL: usize = 1 << 16;
 const PROVED_BY_ONE: usize = 1 << 22;
 
