@@ -1,5 +1,7 @@
 //! The plans that were compiled.
 
+use std::iter;
+
 use super::compile::{Compiled, Key};
 use super::source::OwnPlan;
 use super::tag::MAX_PLANS;
@@ -23,7 +25,7 @@ struct Place {
     /// When it was used last.
     used: u64,
     /// Where the plan was that was used after it.
-    next: usize,
+    followed_by: usize,
 }
 
 impl PlanCache {
@@ -40,20 +42,26 @@ impl PlanCache {
         own: &[OwnPlan],
         busy: impl Fn(usize) -> bool,
     ) -> Result<usize, CollectiveError> {
-        let expected = self.places.get(self.last).map_or(0, |place| place.next);
-        let at = match self.places.get_mut(expected) {
-            Some(place) if place.is(key) => {
-                self.clock += 1;
-                place.used = self.clock;
-                expected
-            }
-            _ => self.find_elsewhere(key, me, (tuner, own), busy)?,
-        };
+        let expected = self.expected();
+        let at = if self.is_at(expected, key) { expected } else { self.find_elsewhere(key, me, (tuner, own), busy)? };
+        self.clock += 1;
+        self.places[at].used = self.clock;
         self.last = at;
         Ok(at)
     }
 
-    /// The same, for one that does not follow the last one as it did before.
+    /// Where the next plan is, if it follows the last one as it did before.
+    #[inline]
+    fn expected(&self) -> usize {
+        self.places.get(self.last).map_or(0, |place| place.followed_by)
+    }
+
+    #[inline]
+    fn is_at(&self, at: usize, key: &Key) -> bool {
+        self.places.get(at).and_then(|place| place.plan.as_ref()).is_some_and(|plan| plan.key == *key)
+    }
+
+    /// As [`find`](PlanCache::find), for a plan that is not where it is expected.
     #[cold]
     fn find_elsewhere(
         &mut self,
@@ -62,16 +70,13 @@ impl PlanCache {
         (tuner, own): (&Tuner, &[OwnPlan]),
         busy: impl Fn(usize) -> bool,
     ) -> Result<usize, CollectiveError> {
-        let is_again = self.places.get(self.last).is_some_and(|place| place.is(key));
-        let found = if is_again { Some(self.last) } else { self.places.iter().position(|place| place.is(key)) };
-        let at = match found {
+        // The last one again, or any.
+        let at = match iter::once(self.last).chain(0..self.places.len()).find(|&at| self.is_at(at, key)) {
             Some(at) => at,
             None => self.add(Compiled::new(key.clone(), me, tuner, own)?, busy),
         };
-        self.clock += 1;
-        self.places[at].used = self.clock;
         if let Some(last) = self.places.get_mut(self.last) {
-            last.next = at;
+            last.followed_by = at;
         }
         Ok(at)
     }
@@ -118,13 +123,6 @@ impl PlanCache {
     }
 }
 
-impl Place {
-    #[inline]
-    fn is(&self, key: &Key) -> bool {
-        self.plan.as_ref().is_some_and(|plan| plan.key == *key)
-    }
-}
-
 /// Enough for the buckets of a large model; few enough to go through.
 const MAX_CACHED: usize = 128;
 /// Some 64 MiB.
@@ -163,7 +161,7 @@ mod tests {
     fn what_follows_a_plan_as_it_did_before_is_expected() {
         let (mut cache, tuner) = (PlanCache::default(), Tuner::default());
         let mut elsewhere = |elements: u64| {
-            let expected = cache.places.get(cache.last).map_or(0, |place| place.next);
+            let expected = cache.expected();
             expected != cache.find(&key(elements), 0, &tuner, &[], |_| false).unwrap()
         };
         let mut round = |order: [u64; 3]| order.map(&mut elsewhere).into_iter().filter(|&is| is).count();
