@@ -17,7 +17,8 @@ pub(crate) struct Slot {
 }
 
 // SAFETY: the stamp says who may touch the body: the producer before it stores the stamp for a position, the consumer
-// after it has seen it and until it counts the line as consumed.
+// after it has seen it and until it counts the line as consumed. The stamps of lines that go on with a message are the
+// producer's with the body: nobody looks at them but where a message begins.
 unsafe impl Sync for Slot {}
 // SAFETY: as above.
 unsafe impl Send for Slot {}
@@ -29,9 +30,10 @@ impl Slot {
     /// # Safety
     /// The consumer has counted the line as consumed, and has not been told of the message that it belongs to. The part is at most
     /// [`BODY`] bytes.
-    #[cfg(not(loom))]
+    #[cfg(not(all(loom, test)))]
     #[inline(always)]
     unsafe fn go_on(&self, part: &[u8]) {
+        debug_assert!(part.len() <= BODY);
         let line = std::ptr::from_ref(self).cast_mut().cast::<u128>();
         // SAFETY: four words are a line, aligned as such, and all of it is in cells; by the caller's word nobody else touches it.
         unsafe { line.write((word(part) << STAMP_BITS).to_le()) };
@@ -46,9 +48,10 @@ impl Slot {
     ///
     /// # Safety
     /// As above.
-    #[cfg(loom)]
+    #[cfg(all(loom, test))]
     unsafe fn go_on(&self, part: &[u8]) {
-        self.stamp.store(0, Ordering::Relaxed);
+        // SAFETY: by the caller's word nobody else has it, which the model checks.
+        unsafe { (*std::ptr::from_ref(&self.stamp).cast_mut()).with_mut(|stamp| *stamp = 0) };
         // SAFETY: by the caller's word.
         self.body.with_mut(|body| unsafe { body.cast::<u8>().copy_from_nonoverlapping(part.as_ptr(), part.len()) });
     }
@@ -56,7 +59,7 @@ impl Slot {
 
 /// The first 16 of some bytes, or all and zeros, as a number of which the first is the least. They are put together in registers: what
 /// was just written elsewhere and read back in another shape would wait until all that was written before has left this core.
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 #[inline(always)]
 fn word(bytes: &[u8]) -> u128 {
     let len = bytes.len();
@@ -74,9 +77,9 @@ fn word(bytes: &[u8]) -> u128 {
 }
 
 /// Bytes that a line is written by at once.
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 const WORD: usize = size_of::<u128>();
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 const STAMP_BITS: usize = 32;
 
 /// How far in front of the next line the consumer has one fetched, for a producer that is ahead: about the time that a line
@@ -129,7 +132,7 @@ impl Lines {
         self.write(position, Entry { lines: 1, ..entry }, &[]);
     }
 
-    /// True if a message is there at `position`: its writer is done.
+    /// True if a message is there at `position`: its writer is done. Asked of where a message begins only.
     #[inline(always)]
     pub(crate) fn has(&self, position: u32) -> bool {
         self.at(position).stamp.load(Ordering::Acquire) == stamp(position)
@@ -337,6 +340,34 @@ mod tests {
             let mut expected = [0; WORD];
             expected[..len.min(WORD)].copy_from_slice(&bytes[..len.min(WORD)]);
             assert_eq!(word(&bytes[..len]).to_le_bytes(), expected, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_message_takes_its_lines_and_no_other_and_leaves_no_stamp_but_its_own() {
+        for len in 0..=RING_INLINE {
+            let (mut slots, lines) = ring(16);
+            for slot in &mut slots {
+                (slot.stamp, slot.body) = (AtomicU32::new(u32::MAX), UnsafeCell::new([0xff; BODY]));
+            }
+            let data: Vec<u8> = (0..len).map(|at| at as u8 & 0x7f).collect();
+            let entry = Entry { kind: KIND_SEND, flags: FLAG_INLINE, byte_len: len as u32, ..Entry::default() };
+            Producer::new(lines).push(entry, &data);
+            let stamps = slots.iter().map(|slot| slot.stamp.load(Ordering::Relaxed));
+            let taken = lines_for(len) as usize;
+            let expected = (0..16).map(|at| {
+                if at == 0 {
+                    stamp(0)
+                } else if at < taken {
+                    0
+                } else {
+                    u32::MAX
+                }
+            });
+            assert!(stamps.eq(expected), "{len} bytes");
+            // SAFETY: the producer is gone.
+            let is_untouched = |slot: &Slot| slot.body.with(|body| unsafe { *body } == [0xff; BODY]);
+            assert!(slots[taken..].iter().all(is_untouched), "{len} bytes");
         }
     }
 
