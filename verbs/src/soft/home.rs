@@ -1,11 +1,10 @@
 //! What an opened device owns by itself: its mappings, keys, memory and the queue pairs that live on it.
 //! Peers, links and threads come above.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::blocks::Blocks;
@@ -13,8 +12,8 @@ use super::hazard::{Hazard, Sighting};
 use super::host::{self, Host};
 use super::keys::KeyTable;
 use super::layout::{LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, SHARED_BYTES};
-
 use super::roce::{NetworkGid, SLOTS, Slot, network_gids};
+use super::roster::Roster;
 use super::visited::{Member, Visited};
 use super::withdrawal::{PeerSighting, Withdrawal};
 use super::{barrier, random};
@@ -36,7 +35,7 @@ pub(crate) struct Home {
     keys: KeyTable,
     arenas: Arc<ArenaPool>,
     events: EventHub,
-    members: Mutex<HashMap<u32, Weak<dyn Member>>>,
+    members: Mutex<Roster>,
     /// Empty: keeps its memory from one visit of the members to the next.
     scratch: Mutex<Vec<Visited>>,
     unsettled: Mutex<Unsettled>,
@@ -170,20 +169,9 @@ impl Home {
         self.shared_blocks.give(offset, len);
     }
 
-    /// Registers a queue pair under a fresh unpredictable number.
-    pub(crate) fn add<M: Member + 'static>(&self, make: impl FnOnce(u32) -> Arc<M>) -> Arc<M> {
-        let mut members = lock(&self.members);
-        let qpn = loop {
-            // 0 and 1 are reserved for management, 0xffffff for multicast.
-            let qpn = self.numbered(random::u32() & 0x00ff_ffff);
-            if (2..0x00ff_ffff).contains(&qpn) && !members.contains_key(&qpn) {
-                break qpn;
-            }
-        };
-        let made = make(qpn);
-        let member: Arc<dyn Member> = made.clone();
-        members.insert(qpn, Arc::downgrade(&member));
-        made
+    /// Registers a queue pair under a fresh unpredictable number; `None` if there are as many as may be.
+    pub(crate) fn add<M: Member + 'static>(&self, make: impl FnOnce(u32) -> Arc<M>) -> Option<Arc<M>> {
+        lock(&self.members).add(|| self.numbered(random::u32() & 0x00ff_ffff), make)
     }
 
     /// A number with the lowest bits that lead packets here.
@@ -196,21 +184,21 @@ impl Home {
         self.slot.as_ref()
     }
 
-    pub(crate) fn remove(&self, qpn: u32) {
-        lock(&self.members).remove(&qpn);
+    /// Forgets a queue pair, if it is known still.
+    pub(crate) fn remove<M: Member>(&self, qpn: u32, member: &M) {
+        lock(&self.members).remove(qpn, member);
     }
 
     /// The queue pair of that number.
     pub(crate) fn member(&self, qpn: u32) -> Option<Visited> {
-        let members = lock(&self.members);
-        members.get(&qpn).and_then(Weak::upgrade).map(Visited::new)
+        lock(&self.members).get(qpn)
     }
 
     /// Shows each queue pair to `look`. None is locked meanwhile; what is kept in the end is dropped outside of locks too,
     /// since a queue pair that goes locks the members.
     pub(crate) fn visit(&self, mut look: impl FnMut(&dyn Member)) {
         let mut all = std::mem::take(&mut *lock(&self.scratch));
-        all.extend(lock(&self.members).values().filter_map(Weak::upgrade).map(Visited::new));
+        all.extend(lock(&self.members).all());
         all.iter().for_each(|member| look(&**member));
         all.clear();
         *lock(&self.scratch) = all;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::linux::fs::MetadataExt;
 
-use super::{MAX_INLINE, MAX_MESSAGE, MAX_READS, MAX_REGION, MAX_SRQ_WR, MAX_WR};
+use super::{MAX_INLINE, MAX_MESSAGE, MAX_QP, MAX_READS, MAX_REGION, MAX_SRQ_WR, MAX_WR};
 use crate::address::{QpAddress, SoftAddress};
 use crate::device::{AtomicAbility, DeviceAttributes, LinkLayer, PhysicalState, PortAttributes, PortState};
 use crate::memory::MAX_SGE;
@@ -75,7 +75,7 @@ pub(crate) fn attributes(host: &Host) -> DeviceAttributes {
         node_guid: host.guid(),
         firmware: concat!("qpair ", env!("CARGO_PKG_VERSION")).to_owned(),
         ports: 1,
-        max_qp: (SHARED_BYTES / SMALLEST_RING) as u32,
+        max_qp: MAX_QP as u32,
         max_qp_wr: MAX_WR,
         max_sge: MAX_SGE as u32,
         max_cqe: 1 << 22,
@@ -120,5 +120,6 @@ pub(crate) fn port(host: &Host, network: Vec<GidEntry>) -> PortAttributes {
     }
 }
 
-/// Room that the inbound ring of a queue pair takes at least; deeper queues take more, and then fewer queue pairs fit.
+/// Room that the inbound ring of a queue pair takes at least.
 const SMALLEST_RING: usize = 4096;
+const _: () = assert!(MAX_QP * SMALLEST_RING <= SHARED_BYTES, "there is room for as many as may be");

@@ -42,6 +42,7 @@ mod recv_queue;
 mod rest;
 mod ring;
 mod roce;
+mod roster;
 mod send_queue;
 mod spec;
 mod srq;
@@ -94,6 +95,9 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 pub(crate) const MAX_INLINE: usize = 64 << 10;
 /// READs and atomics at once of one queue pair on the network, each way. Shared memory has no such limit.
 pub(crate) const MAX_READS: u8 = 128;
+/// Most queue pairs of a device: half of the numbers that each device has which shares the network's UDP port, so that few
+/// draws find one that is free. Deep queues take more room than the least, and then fewer fit.
+pub(crate) const MAX_QP: usize = (1 << 24) / roce::SLOTS as usize / 2;
 /// Work requests in one queue.
 pub(crate) const MAX_WR: u32 = 32768;
 /// Receives in a shared queue, which thousands of queue pairs may take from.

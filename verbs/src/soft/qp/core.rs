@@ -221,7 +221,7 @@ impl SoftQp {
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
-        self.home().remove(self.qpn);
+        self.home().remove(self.qpn, self);
         let sender = self.sender.get_mut();
         sender.bounce_end();
         if !self.is_settled() {

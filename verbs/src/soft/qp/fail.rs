@@ -77,7 +77,7 @@ impl SoftQp {
         // pairs used again, once the hazards of all that are known are even.
         drop(lock(&self.progress));
         self.leave_network();
-        self.home().remove(self.qpn);
+        self.home().remove(self.qpn, self);
         self.home().wait_for_visits(&self.visits);
         self.spec.send_cq.leave(&self.seats.send);
         if !Arc::ptr_eq(&self.seats.send, &self.seats.recv) {

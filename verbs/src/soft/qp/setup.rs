@@ -97,6 +97,7 @@ impl SoftQp {
                 spec,
             })
         });
+        let qp = qp.ok_or_else(full)?;
         let view = qp.public();
         view.domain.store(qp.spec.domain, Ordering::Relaxed);
         view.access.store(qp.spec.options.access.bits(), Ordering::Relaxed);
