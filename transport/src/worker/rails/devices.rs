@@ -60,7 +60,7 @@ impl Worker {
         self.pool.lose_buffers(std::mem::take(&mut endpoint.copied));
         let reason = CloseReason::PeerLost(Lost::QueuePair);
         match endpoint.stage {
-            Stage::Recovering(_) => self.try_again(index, reason),
+            Stage::Recovering(_) => self.try_elsewhere(index, reason),
             _ => self.break_off(index, reason),
         }
     }

@@ -12,7 +12,7 @@ use qpair_verbs::{Local, Prepared};
 
 use super::Worker;
 use super::endpoint::{Endpoint, InFlight, OneSided, Stage};
-use super::error::{CloseReason, Lost, OpError, WorkerError};
+use super::error::{CloseReason, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::OpId;
 use super::seen::Note;
@@ -29,12 +29,19 @@ pub(super) struct Recovery {
     trial: Box<Trial>,
     /// How long the device has taken to give back what it has.
     drained: Watch,
+    /// No other queue pair is made before.
+    after: Duration,
     step: Step,
 }
 
 impl Recovery {
     fn new(trial: Box<Trial>, now: Duration) -> Self {
-        Recovery { trial, drained: Watch::new(now), step: Step::Draining }
+        Recovery { after: now + trial.pause(), trial, drained: Watch::new(now), step: Step::Draining }
+    }
+
+    /// What is with the device comes back, and one more queue pair is made, after a pause where many came to nothing.
+    fn start_over(&mut self, now: Duration) {
+        (self.step, self.drained, self.after) = (Step::Draining, Watch::new(now), now + self.trial.pause());
     }
 
     /// True if it took longer than `limit`, or a device keeps what it has.
@@ -48,6 +55,8 @@ impl Recovery {
 enum Step {
     /// What is with the device comes back.
     Draining,
+    /// It is there, and another queue pair is made soon.
+    Pausing,
     /// Another queue pair is made, and the peer told of it. The peer's is awaited.
     Renewed(Prepared),
     /// There was none to be had on the rail that the peer chose, and it was told: its next choice is awaited.
@@ -105,13 +114,17 @@ impl Worker {
         }
         // What had come before the queue pair failed counts: all of it, since the peer is told how much that is.
         self.take_all()?;
+        let now = self.now();
         self.recovering = false;
         for index in 0..self.endpoints.bound() {
             let Some(endpoint) = self.endpoints.at(index) else { continue };
-            let Stage::Recovering(recovery) = &endpoint.stage else { continue };
-            self.recovering = true;
             let is_drained = endpoint.reads.is_empty() && endpoint.copied == 0;
+            let Stage::Recovering(recovery) = &mut endpoint.stage else { continue };
+            self.recovering = true;
             if matches!(recovery.step, Step::Draining) && is_drained {
+                recovery.step = Step::Pausing;
+            }
+            if matches!(recovery.step, Step::Pausing) && now >= recovery.after {
                 self.renew(index, None);
             }
         }
@@ -155,7 +168,7 @@ impl Worker {
         if is_over {
             return self.finish_close(index);
         }
-        let reason = std::mem::replace(&mut trial.reason, CloseReason::PeerLost(Lost::QueuePair));
+        let reason = trial.take_reason();
         self.fail(index, reason);
     }
 

@@ -3,7 +3,6 @@
 
 use qpair_verbs::{Local, PostError, Prepared, QpState};
 
-use super::trial::Watch;
 use super::{Step, Worker};
 use crate::cm::{HandshakeError, Message, RailNews, Renewal};
 use crate::engine::{Again, RemoteMemory, Unconfirmed};
@@ -13,6 +12,11 @@ use crate::worker::seen::Note;
 use crate::worker::setup::{epoch, terms};
 
 impl Endpoint {
+    /// True if messages can go over another rail.
+    fn has_other_rail(&self) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.next_for_messages(self.rail, false).is_some())
+    }
+
     /// True if all that is to be written again can be: what follows may count on it.
     fn can_repeat(&self, unconfirmed: &[Unconfirmed], works: &[(InFlight, Local)]) -> bool {
         let is_known = |remote: &RemoteMemory| self.name(remote).is_ok();
@@ -122,26 +126,48 @@ impl Worker {
         lanes.bar(rail);
         let is_asked = matches!(stage, Stage::Recovering(recovery) if matches!(recovery.step, Step::Renewed(_)));
         if lanes.caller && is_asked && *current == rail {
-            self.try_again(index, CloseReason::PeerLost(Lost::QueuePair));
+            self.try_elsewhere(index, CloseReason::PeerLost(Lost::QueuePair));
         }
     }
 
-    /// The queue pair that was to take the place of one that failed came to nothing: another does. `failure`: why, if that was
-    /// so too often.
-    pub(in crate::worker) fn try_again(&mut self, index: usize, failure: CloseReason) {
-        let now = self.now();
+    /// The queue pair that was to take the place of one that failed can not be had on its rail: another does, on another rail.
+    /// `failure`: why the connection ends if there is none, or that was so too often.
+    pub(in crate::worker) fn try_elsewhere(&mut self, index: usize, failure: CloseReason) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
+        let has_others = endpoint.has_other_rail();
         let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
-        let has_others =
-            endpoint.lanes.as_ref().is_some_and(|lanes| lanes.next_for_messages(endpoint.rail, false).is_some());
         if !has_others || !recovery.trial.bears_refusal() {
             return self.fail(index, failure);
         }
-        (recovery.step, recovery.drained) = (Step::Draining, Watch::new(now));
+        self.try_again(index);
+    }
+
+    /// The queue pair that was to take the place of one that failed came to nothing: another does, soon.
+    fn try_again(&mut self, index: usize) {
+        let now = self.now();
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
+        recovery.start_over(now);
         endpoint.link.suspend();
         endpoint.fail_queue_pair();
         self.recovering = true;
         self.schedule(index, now);
+    }
+
+    /// The queue pair that was to take the place of one that failed can not be connected: another does, unless none could be
+    /// either.
+    fn refused(&mut self, index: usize, why: ConnectFailure) {
+        let now = self.pace.now();
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        if matches!(why, ConnectFailure::Handshake { .. }) && !endpoint.has_other_rail() {
+            return self.fail(index, why.into());
+        }
+        tracing::info!(parent: &endpoint.span, %why, "another queue pair could not be connected");
+        endpoint.note(now, Note::new("it could not be connected"));
+        if let Stage::Recovering(recovery) = &mut endpoint.stage {
+            recovery.trial.refuse(why.into());
+        }
+        self.try_again(index);
     }
 
     /// The peer tells of another queue pair of its own.
@@ -158,7 +184,10 @@ impl Worker {
         endpoint.renewal = Some(renewal);
         match endpoint.stage {
             // The peer could not connect the one before.
-            Stage::Recovering(_) if is_connected => self.try_again(index, CloseReason::PeerLost(Lost::QueuePair)),
+            Stage::Recovering(ref mut recovery) if is_connected => {
+                recovery.trial.again();
+                self.try_again(index);
+            }
             Stage::Recovering(_) => self.reconnect(index),
             _ => self.break_off(index, CloseReason::PeerLost(Lost::QueuePair)),
         }
@@ -182,14 +211,17 @@ impl Worker {
         let Step::Renewed(prepared) = std::mem::replace(&mut recovery.step, Step::Connected) else { return };
         let ours = self.hello_on(rail, prepared.address(), epoch);
         if let Err(error) = ours.check_fabric(&theirs.hello) {
-            return self.try_again(index, ConnectFailure::Handshake { address, error }.into());
+            return self.refused(index, ConnectFailure::Handshake { address, error });
         }
         let qp = match prepared.connect(&theirs.hello.address) {
             Ok(qp) => qp,
-            Err(error) => return self.try_again(index, ConnectFailure::QueuePair(Box::new(error)).into()),
+            Err(error) => return self.refused(index, ConnectFailure::QueuePair(Box::new(error))),
         };
         self.endpoints.replace(index, qp);
         let Some(endpoint) = self.endpoints.at(index) else { return };
+        if let Stage::Recovering(recovery) = &mut endpoint.stage {
+            recovery.trial.connect();
+        }
         let (unconfirmed, had) = match endpoint.link.resume(&terms(&theirs.hello), theirs.received, now) {
             Ok(resumed) => resumed,
             Err(violation) => return self.fail(index, CloseReason::Protocol(violation)),

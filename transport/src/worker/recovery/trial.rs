@@ -3,23 +3,25 @@
 use std::time::Duration;
 
 use crate::engine::RAILS;
-use crate::worker::error::CloseReason;
+use crate::worker::error::{CloseReason, Lost};
 
 /// From when its queue pair failed until another has carried something: those between, which only seemed to work, count.
 #[derive(Debug)]
 pub(in crate::worker) struct Trial {
-    /// What happened first: the connection ends with that if it can not go on.
-    pub(super) reason: CloseReason,
+    /// What happened first: the connection ends with that if it can not go on,
+    reason: CloseReason,
+    /// or with why the last queue pair could not be connected.
+    refusal: Option<CloseReason>,
     waited: Watch,
     /// Queue pairs before this one that carried nothing.
     tries: u32,
-    /// Those of them that could not be connected, or not be had on a rail that the peer asked for.
+    /// Those of them that were not to be had on a rail that the peer asked for, or of another rail than the peer's.
     refused: u32,
 }
 
 impl Trial {
     pub(super) fn new(reason: CloseReason, now: Duration) -> Self {
-        Trial { reason, waited: Watch::new(now), tries: 0, refused: 0 }
+        Trial { reason, refusal: None, waited: Watch::new(now), tries: 0, refused: 0 }
     }
 
     /// True before the first queue pair that takes the place of the one that failed.
@@ -32,11 +34,36 @@ impl Trial {
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// Another could not be connected. False if that was so too often: nothing paces what both sides try then.
+    /// Another is of a rail that one side does not take. False if that was so too often: nothing paces what both sides try then.
     pub(super) fn bears_refusal(&mut self) -> bool {
         self.again();
         self.refused += 1;
         self.refused <= REFUSALS
+    }
+
+    /// Another could not be connected.
+    pub(super) fn refuse(&mut self, why: CloseReason) {
+        self.again();
+        self.refusal = Some(why);
+    }
+
+    /// Another is connected.
+    pub(super) fn connect(&mut self) {
+        self.refusal = None;
+    }
+
+    /// Why the connection ends.
+    pub(super) fn take_reason(&mut self) -> CloseReason {
+        let reason = std::mem::replace(&mut self.reason, CloseReason::PeerLost(Lost::QueuePair));
+        self.refusal.take().unwrap_or(reason)
+    }
+
+    /// How long to wait before the next: not at all as long as each rail was tried twice at most, then longer and longer.
+    pub(super) fn pause(&self) -> Duration {
+        match self.tries.checked_sub(REFUSALS) {
+            None => Duration::ZERO,
+            Some(further) => LONGEST.min(SHORTEST * (1 << further.min(16))),
+        }
     }
 
     /// True if it took longer than `limit`.
@@ -64,8 +91,11 @@ impl Watch {
     }
 }
 
-/// Queue pairs that come to nothing at once, for each that carries something: each rail twice.
+/// Queue pairs that come to nothing and are followed by another at once, for each that carries something: each rail twice.
 const REFUSALS: u32 = 2 * RAILS as u32;
+/// First and longest pause before another.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(250);
 /// Looks before a limit is over, at least.
 const LOOKS: u32 = 8;
 
@@ -84,5 +114,30 @@ mod tests {
         let mut watch = Watch::new(second);
         assert!(!watch.is_over(Duration::ZERO, 2 * second), "a clock that goes back takes nothing");
         assert!(!Watch::new(second).is_over(second * 2, Duration::MAX));
+    }
+
+    #[test]
+    fn a_pause_comes_after_many_tries_and_grows() {
+        let mut trial = Trial::new(CloseReason::PeerLost(Lost::QueuePair), Duration::ZERO);
+        let pauses: Vec<_> = (0..REFUSALS + 12)
+            .map(|_| {
+                trial.again();
+                trial.pause().as_millis()
+            })
+            .collect();
+        let (without, with) = pauses.split_at(REFUSALS as usize - 1);
+        assert!(without.iter().all(|&pause| pause == 0));
+        assert_eq!(with, [1, 2, 4, 8, 16, 32, 64, 128, 250, 250, 250, 250, 250]);
+    }
+
+    #[test]
+    fn a_connection_ends_with_why_the_last_queue_pair_was_refused() {
+        let mut trial = Trial::new(CloseReason::PeerLost(Lost::QueuePair), Duration::ZERO);
+        trial.refuse(CloseReason::Remote);
+        assert!(matches!(trial.take_reason(), CloseReason::Remote));
+        let mut trial = Trial::new(CloseReason::PeerLost(Lost::QueuePair), Duration::ZERO);
+        trial.refuse(CloseReason::Remote);
+        trial.connect();
+        assert!(matches!(trial.take_reason(), CloseReason::PeerLost(Lost::QueuePair)));
     }
 }

@@ -134,6 +134,37 @@ fn queue_pairs_that_connect_and_carry_nothing_are_tried_until_the_limit() {
     assert!(a.counters().recovered >= 2, "tried {} times", a.counters().recovered);
 }
 
+/// One side has given its new queue pair up by the time when the other comes to connect to it.
+#[test]
+fn a_queue_pair_that_can_not_be_connected_is_followed_by_another() {
+    let (mut a, at_a, mut b, at_b) = two(config(), config());
+    let begin = Instant::now();
+    let until = |worker: &mut Worker, done: &dyn Fn(&mut Worker) -> bool| {
+        while !done(worker) {
+            assert!(worker.poll().unwrap().is_none() && begin.elapsed() < PATIENCE);
+        }
+    };
+    let has_queue_pair = |worker: &mut Worker, ep| worker.endpoints.get(ep).unwrap().qp.is_some();
+    to_error(&mut a, at_a);
+    until(&mut a, &|a| !has_queue_pair(a, at_a));
+    let first = b.endpoints.get(at_b).unwrap().qp.as_ref().unwrap().number();
+    until(&mut b, &|b| b.endpoints.get(at_b).unwrap().qp.as_ref().is_some_and(|qp| qp.number() != first));
+    b.suspend(at_b.index as usize, CloseReason::PeerLost(Lost::QueuePair));
+    until(&mut b, &|b| !has_queue_pair(b, at_b));
+    let refused =
+        |a: &mut Worker| a.endpoints.get(at_a).unwrap().history.to_string().contains("could not be connected");
+    assert!(!refused(&mut a));
+    let settled = |worker: &mut Worker, ep| {
+        let endpoint = worker.endpoints.get_mut(ep).unwrap();
+        endpoint.up && endpoint.trial.is_none()
+    };
+    while !settled(&mut a, at_a) || !settled(&mut b, at_b) {
+        assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none() && begin.elapsed() < PATIENCE);
+    }
+    assert!(refused(&mut a));
+    assert_eq!((a.counters().recovered, b.counters().recovered), (1, 1));
+}
+
 #[test]
 fn a_queue_pair_that_carries_something_ends_the_trial() {
     let (mut a, at_a, mut b, at_b) = two(config(), config());
