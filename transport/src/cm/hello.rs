@@ -81,6 +81,8 @@ pub(crate) struct Renewal {
     pub(crate) hello: Hello,
     /// Messages of the other side that came over all queue pairs before, modulo 2^32.
     pub(crate) received: u32,
+    /// Messages that it had sent, modulo 2^32: those of them that the other side does not have come again.
+    pub(crate) sent: u32,
     /// The rail that the new queue pair is on. The side that called chooses, the other follows.
     #[serde(default)]
     pub(crate) rail: u8,
@@ -183,8 +185,8 @@ impl Hello {
 
 impl Renewal {
     pub(crate) fn decode(body: &[u8]) -> Result<Renewal, HandshakeError> {
-        let Renewal { hello, received, rail } = parsed(body)?;
-        Ok(Renewal { hello: hello.checked()?, received, rail })
+        let Renewal { hello, received, sent, rail } = parsed(body)?;
+        Ok(Renewal { hello: hello.checked()?, received, sent, rail })
     }
 }
 

@@ -119,7 +119,7 @@ mod tests {
             Message::Ready,
             Message::Reject("full".into()),
             Message::Farewell,
-            Message::Renew(Box::new(Renewal { hello: hello(), received: u32::MAX, rail: 1 })),
+            Message::Renew(Box::new(Renewal { hello: hello(), received: u32::MAX, sent: 7, rail: 1 })),
             Message::Rail(RailWord { rail: 7, news: RailNews::Made(hello().address) }),
             Message::Rail(RailWord { rail: 0, news: RailNews::Down }),
             Message::Rail(RailWord { rail: 1, news: RailNews::Ready }),

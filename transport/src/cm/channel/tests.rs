@@ -115,7 +115,7 @@ fn message(kind: Kind) -> Message {
         Kind::Reject => Message::Reject("full".into()),
         Kind::Farewell => Message::Farewell,
         Kind::Rail => Message::Rail(RailWord { rail: 1, news: RailNews::Down }),
-        Kind::Renew => Message::Renew(Box::new(Renewal { hello: hello(), received: 3, rail: 0 })),
+        Kind::Renew => Message::Renew(Box::new(Renewal { hello: hello(), received: 3, sent: 5, rail: 0 })),
     }
 }
 

@@ -289,6 +289,8 @@ impl<P> Link<P> {
     }
 
     pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
+        // Before counts wrap.
+        self.peer_repeats();
         self.keepalive.tick(now)
     }
 

@@ -145,7 +145,9 @@ impl<P> Link<P> {
     }
 
     fn give_owed(&mut self) {
-        let excess = self.offers.saturating_sub(self.offers_limit);
+        // A peer that has to send again answers nothing before all of that has gone out, which it needs slots for: one that waited
+        // for its answers would wait for ever. Offers have a limit of their own too.
+        let excess = if self.peer_repeats() { 0 } else { self.offers.saturating_sub(self.offers_limit) };
         while self.owed as usize > excess {
             self.owed -= 1;
             self.grants.give();

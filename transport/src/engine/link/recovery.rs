@@ -22,6 +22,8 @@ pub(super) struct Recovery {
     to_repeat: u32,
     /// Requests by the time when all had gone out again, until they are acknowledged.
     repeated: Option<u32>,
+    /// The first message of the peer's that it does not send again, until those before it have come.
+    peers_first: Option<u32>,
     /// The queue pair has carried something since it took the place of another, which was after so many requests.
     proven: bool,
     resumed: u32,
@@ -45,6 +47,7 @@ impl<P> Link<P> {
             then: Phase::Closed,
             to_repeat: 0,
             repeated: None,
+            peers_first: None,
             proven: true,
             resumed: 0,
         }));
@@ -107,23 +110,24 @@ impl<P> Link<P> {
         self.owed = 0;
     }
 
-    /// The peer has another queue pair too. It says how many messages it received: those that it may not have come out, with
-    /// the number of the last request that it has surely seen to. They are to go out again, and then those that an earlier
-    /// call gave and that have not.
+    /// The peer has another queue pair too. It says how many messages it received and sent: those that it may not have come
+    /// out, with the number of the last request that it has surely seen to. They are to go out again, and then those that an
+    /// earlier call gave and that have not.
     ///
     /// # Errors
     /// What it says can not be.
     pub(crate) fn resume(
         &mut self,
         terms: &PeerTerms,
-        received: u32,
+        (received, sent): (u32, u32),
         now: Duration,
     ) -> Result<(Vec<Unconfirmed>, Option<u32>), Violation> {
-        let sent = self.next_due();
+        let due = self.next_due();
         let Some(recovery) = &mut self.recovery else { return Ok((Vec::new(), None)) };
         let posted = self.slots.posted();
-        let unconfirmed = recovery.retained.take(received, sent, (posted, self.slots.depth()))?;
+        let unconfirmed = recovery.retained.take(received, due, (posted, self.slots.depth()))?;
         (recovery.proven, recovery.resumed) = (false, posted);
+        recovery.peers_first = Some(sent);
         recovery.to_repeat = self.next_out.wrapping_sub(received);
         self.peer_epoch = terms.epoch;
         self.credits = Credits::default();
@@ -177,6 +181,13 @@ impl<P> Link<P> {
     /// True while nothing new goes out.
     pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self.phase, Phase::Suspended | Phase::Repeating)
+    }
+
+    /// True while messages come that the peer sends again.
+    pub(super) fn peer_repeats(&mut self) -> bool {
+        let Some(recovery) = &mut self.recovery else { return false };
+        recovery.peers_first.take_if(|first| is_past(self.next_in, *first));
+        recovery.peers_first.is_some()
     }
 
     /// True unless the queue pair took the place of another, and nothing shows yet that it works.

@@ -46,11 +46,14 @@ impl Pair {
             side.link.renew(epoch);
             side.slots = self.window + RESERVED_SLOTS;
         }
-        let received = [A, B].map(|side| self.sides[side].link.received());
+        let counts = [A, B].map(|side| {
+            let (sent, received) = self.sides[side].link.sequences();
+            (received, sent)
+        });
         for side in [A, B] {
             let terms = PeerTerms { epoch: epochs[1 - side], credits: self.window };
             let me = &mut self.sides[side];
-            let resumed = me.link.resume(&terms, received[1 - side], Duration::ZERO);
+            let resumed = me.link.resume(&terms, counts[1 - side], Duration::ZERO);
             let (unconfirmed, _) = resumed.expect("an honest peer");
             let mut first: Vec<_> = std::mem::take(&mut me.lost);
             first.extend(unconfirmed.into_iter().map(|Unconfirmed { number, what }| match what {

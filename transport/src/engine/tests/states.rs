@@ -434,7 +434,7 @@ fn another_queue_pair_is_proven_by_what_it_carries_itself() {
     for shows in [0, 1] {
         link.suspend();
         link.renew(7);
-        assert_eq!(link.resume(&terms, 0, Duration::ZERO), Ok((Vec::new(), None)));
+        assert_eq!(link.resume(&terms, (0, 0), Duration::ZERO), Ok((Vec::new(), None)));
         link.go_on();
         assert!(!link.is_proven() && link.is_acknowledged(link.posted()), "nothing was to go out again");
         link.retire(before.number);
@@ -448,4 +448,26 @@ fn another_queue_pair_is_proven_by_what_it_carries_itself() {
         }
         assert!(link.is_proven());
     }
+}
+
+/// A peer that has to send again answers nothing before that: it gets its slots back however many of its offers wait.
+#[test]
+fn offers_that_come_again_hold_up_no_slots() {
+    let mut link = established(8);
+    link.retain();
+    link.suspend();
+    link.renew(7);
+    let terms = PeerTerms { epoch: 2, credits: 8 };
+    assert_eq!(link.resume(&terms, (0, 4), Duration::ZERO), Ok((Vec::new(), None)));
+    link.go_on();
+    let mut told = |sequences: std::ops::Range<u32>| {
+        for sequence in sequences {
+            let header = header(Kind::ReadyToSend, sequence);
+            link.accept(&header).unwrap();
+            link.offered(&header, sequence).unwrap();
+        }
+        link.credit().map(|frame| frame.header.credits)
+    };
+    assert_eq!(told(0..4), Some(7), "four at first, and those that the next were waiting for");
+    assert_eq!(told(4..7), None, "more than two wait");
 }

@@ -62,7 +62,8 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         (endpoint.reserved, endpoint.rail, endpoint.device) = (true, rail, self.rails.device_of(rail));
         endpoint.note(self.pace.now(), Note::of("made another queue pair, on rail", rail as u64));
-        let renewal = Renewal { hello, received: endpoint.link.received(), rail: rail as u8 };
+        let (sent, received) = endpoint.link.sequences();
+        let renewal = Renewal { hello, received, sent, rail: rail as u8 };
         if let Stage::Recovering(recovery) = &mut endpoint.stage {
             recovery.step = Step::Renewed(prepared);
         }
@@ -222,7 +223,8 @@ impl Worker {
         if let Stage::Recovering(recovery) = &mut endpoint.stage {
             recovery.trial.connect();
         }
-        let (unconfirmed, had) = match endpoint.link.resume(&terms(&theirs.hello), theirs.received, now) {
+        let (unconfirmed, had) = match endpoint.link.resume(&terms(&theirs.hello), (theirs.received, theirs.sent), now)
+        {
             Ok(resumed) => resumed,
             Err(violation) => return self.fail(index, CloseReason::Protocol(violation)),
         };

@@ -193,7 +193,7 @@ fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
             let hello = worker.hello(prepared.address(), 1, 64);
             worker.unprepare();
             worker.endpoints.get_mut(ep).unwrap().renewal =
-                Some(Box::new(crate::cm::Renewal { hello, received: 0, rail: 0 }));
+                Some(Box::new(crate::cm::Renewal { hello, received: 0, sent: 0, rail: 0 }));
         }
         worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
         assert!(worker.endpoints.get_mut(ep).unwrap().link.is_answered());
@@ -244,7 +244,7 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
         let prepared = worker.prepare(ep, 0).unwrap();
         let hello = worker.hello(prepared.address(), 1, 64);
         worker.unprepare();
-        let renewal = || Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0, rail: 0 });
+        let renewal = || Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0, sent: 0, rail: 0 });
         let recovers = worker.endpoints.at(index).unwrap().link.retains();
         if recovers {
             worker.peer_renews(index, renewal());
