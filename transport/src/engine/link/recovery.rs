@@ -200,11 +200,6 @@ impl<P> Link<P> {
         self.slots.available() > 0
     }
 
-    /// Messages of the peer that came so far, modulo 2^32.
-    pub(crate) fn received(&self) -> u32 {
-        self.next_in
-    }
-
     /// The phase, of a connection that stands still the one in which it goes on.
     pub(super) fn flow(&self) -> Phase {
         match &self.recovery {

@@ -309,12 +309,12 @@ fn what_had_come_counts_though_nobody_has_polled() {
     let begin = Instant::now();
     while b.endpoints.get(at_b).unwrap().qp.as_ref().unwrap().arrivals() == Some(0) && begin.elapsed() < PATIENCE {}
     to_error(&mut b, at_b);
-    let before = b.endpoints.get(at_b).unwrap().link.received();
+    let before = b.endpoints.get(at_b).unwrap().link.sequences().1;
     b.suspend(at_b.index as usize, CloseReason::PeerLost(Lost::QueuePair));
     b.look_at_recovering().unwrap();
     let endpoint = b.endpoints.get(at_b).unwrap();
     let ready = b.ready.iter().filter(|event| matches!(event, Event::Received { .. })).count() as u32;
-    assert_eq!(endpoint.link.received() - before, ready, "each of them is handed out");
+    assert_eq!(endpoint.link.sequences().1 - before, ready, "each of them is handed out");
     assert!(endpoint.qp.is_none(), "another was made");
     let (mut seen, begin) = (Vec::new(), Instant::now());
     while seen.len() < 5 {
@@ -366,12 +366,12 @@ fn one_sided_work_is_done_again_unless_that_might_do_harm() {
 fn what_comes_late_over_a_queue_pair_that_was_given_up_is_left_alone() {
     let (mut worker, ep, _) = mirror(config());
     let qpn = worker.endpoints.get_mut(ep).unwrap().qp.as_ref().unwrap().number();
-    let received = worker.endpoints.get_mut(ep).unwrap().link.received();
+    let received = worker.endpoints.get_mut(ep).unwrap().link.sequences().1;
     let id = endpoint::receive_id(ep);
     // The number counts on its own device only.
     for at in [At { device: 0, qpn: Qpn(qpn.0 ^ 1) }, At { device: 1, qpn }] {
         let slab = worker.domain().alloc(64).unwrap().into_slab();
         assert!(worker.received(at, id, 40, slab).is_none());
     }
-    assert_eq!((worker.broken, worker.endpoints.get_mut(ep).unwrap().link.received()), (0, received));
+    assert_eq!((worker.broken, worker.endpoints.get_mut(ep).unwrap().link.sequences().1), (0, received));
 }
