@@ -129,7 +129,7 @@ impl Retained {
 
 /// Messages that a peer may leave unconfirmed when it says something: far more than any window, and no more than counts modulo
 /// 2^16 can tell apart.
-const UNCONFIRMED: usize = 1 << 15;
+pub(super) const UNCONFIRMED: usize = 1 << 15;
 
 /// Entries with bytes each, in buffers that are used again and again.
 #[derive(Debug)]

@@ -99,6 +99,14 @@ pub enum Violation {
         /// Messages sent, modulo 2^32.
         sent: u32,
     },
+    /// A count of messages sent, after a queue pair was lost, that can not be.
+    #[error("the peer says that it sent {said} messages when {received} had come")]
+    Sent {
+        /// Messages sent, as the peer says, modulo 2^32.
+        said: u32,
+        /// Messages received, modulo 2^32.
+        received: u32,
+    },
     /// The peer gives room for more and more messages, and never says that it has those that came.
     #[error("the peer gave room for more messages, and said of none of {limit} that it came")]
     Unconfirmed {

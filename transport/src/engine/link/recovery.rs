@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{CloseSent, Link, Phase};
 use crate::engine::credits::Credits;
 use crate::engine::rail_keys::RemoteMemory;
-use crate::engine::retained::{Retained, Unconfirmed};
+use crate::engine::retained::{Retained, UNCONFIRMED, Unconfirmed};
 use crate::engine::slots::{Work, is_past};
 use crate::engine::step::{Frame, PeerTerms};
 use crate::engine::violation::Violation;
@@ -110,7 +110,7 @@ impl<P> Link<P> {
         self.owed = 0;
     }
 
-    /// The peer has another queue pair too. It says how many messages it received and sent: those that it may not have come
+    /// The peer has another queue pair too. It says how many messages it sent and received: those that it may not have come
     /// out, with the number of the last request that it has surely seen to. They are to go out again, and then those that an
     /// earlier call gave and that have not.
     ///
@@ -119,10 +119,14 @@ impl<P> Link<P> {
     pub(crate) fn resume(
         &mut self,
         terms: &PeerTerms,
-        (received, sent): (u32, u32),
+        (sent, received): (u32, u32),
         now: Duration,
     ) -> Result<(Vec<Unconfirmed>, Option<u32>), Violation> {
         let due = self.next_due();
+        // What it keeps may have grown to twice the limit by the time when it looks at that.
+        if sent.wrapping_sub(self.next_in) > 2 * UNCONFIRMED as u32 {
+            return Err(Violation::Sent { said: sent, received: self.next_in });
+        }
         let Some(recovery) = &mut self.recovery else { return Ok((Vec::new(), None)) };
         let posted = self.slots.posted();
         let unconfirmed = recovery.retained.take(received, due, (posted, self.slots.depth()))?;

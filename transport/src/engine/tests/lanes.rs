@@ -46,10 +46,7 @@ impl Pair {
             side.link.renew(epoch);
             side.slots = self.window + RESERVED_SLOTS;
         }
-        let counts = [A, B].map(|side| {
-            let (sent, received) = self.sides[side].link.sequences();
-            (received, sent)
-        });
+        let counts = [A, B].map(|side| self.sides[side].link.sequences());
         for side in [A, B] {
             let terms = PeerTerms { epoch: epochs[1 - side], credits: self.window };
             let me = &mut self.sides[side];

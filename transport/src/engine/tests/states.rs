@@ -458,7 +458,11 @@ fn offers_that_come_again_hold_up_no_slots() {
     link.suspend();
     link.renew(7);
     let terms = PeerTerms { epoch: 2, credits: 8 };
-    assert_eq!(link.resume(&terms, (0, 4), Duration::ZERO), Ok((Vec::new(), None)));
+    for sent in [u32::MAX, 1 << 17] {
+        let refused = link.resume(&terms, (sent, 0), Duration::ZERO);
+        assert_eq!(refused, Err(Violation::Sent { said: sent, received: 0 }));
+    }
+    assert_eq!(link.resume(&terms, (4, 0), Duration::ZERO), Ok((Vec::new(), None)));
     link.go_on();
     let mut told = |sequences: std::ops::Range<u32>| {
         for sequence in sequences {

@@ -41,6 +41,7 @@ impl Recovery {
 
     /// What is with the device comes back, and one more queue pair is made, after a pause where many came to nothing.
     fn start_over(&mut self, now: Duration) {
+        self.trial.again();
         (self.step, self.drained, self.after) = (Step::Draining, Watch::new(now), now + self.trial.pause());
     }
 

@@ -14,7 +14,8 @@ use crate::worker::setup::{epoch, terms};
 impl Endpoint {
     /// True if messages can go over another rail.
     fn has_other_rail(&self) -> bool {
-        self.lanes.as_ref().is_some_and(|lanes| lanes.next_for_messages(self.rail, false).is_some())
+        let next = self.lanes.as_ref().and_then(|lanes| lanes.next_for_messages(self.rail, false));
+        next.is_some_and(|next| next != self.rail)
     }
 
     /// True if all that is to be written again can be: what follows may count on it.
@@ -132,15 +133,10 @@ impl Worker {
     }
 
     /// The queue pair that was to take the place of one that failed can not be had on its rail: another does, on another rail.
-    /// `failure`: why the connection ends if there is none, or that was so too often.
+    /// `failure`: why the connection ends if there is none.
     pub(in crate::worker) fn try_elsewhere(&mut self, index: usize, failure: CloseReason) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let has_others = endpoint.has_other_rail();
-        let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
-        if !has_others || !recovery.trial.bears_refusal() {
-            return self.fail(index, failure);
-        }
-        self.try_again(index);
+        if endpoint.has_other_rail() { self.try_again(index) } else { self.fail(index, failure) }
     }
 
     /// The queue pair that was to take the place of one that failed came to nothing: another does, soon.
@@ -177,18 +173,20 @@ impl Worker {
         let address = endpoint.peer;
         let is_connected =
             matches!(&endpoint.stage, Stage::Recovering(recovery) if matches!(recovery.step, Step::Connected));
-        // One at a time is due: a second would be the beginning of a flood.
-        if !endpoint.link.retains() || endpoint.renewal.is_some() {
+        // One at a time is due, unless the peer gave that up too while this side was not ready. More would be a flood.
+        let is_too_many = endpoint.renewal.is_some()
+            && match &mut endpoint.stage {
+                Stage::Recovering(recovery) => !recovery.trial.bears_change(),
+                _ => true,
+            };
+        if !endpoint.link.retains() || is_too_many {
             let error = HandshakeError::Unexpected(RENEW);
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
         }
         endpoint.renewal = Some(renewal);
         match endpoint.stage {
             // The peer could not connect the one before.
-            Stage::Recovering(ref mut recovery) if is_connected => {
-                recovery.trial.again();
-                self.try_again(index);
-            }
+            Stage::Recovering(_) if is_connected => self.try_again(index),
             Stage::Recovering(_) => self.reconnect(index),
             _ => self.break_off(index, CloseReason::PeerLost(Lost::QueuePair)),
         }
@@ -223,7 +221,7 @@ impl Worker {
         if let Stage::Recovering(recovery) = &mut endpoint.stage {
             recovery.trial.connect();
         }
-        let (unconfirmed, had) = match endpoint.link.resume(&terms(&theirs.hello), (theirs.received, theirs.sent), now)
+        let (unconfirmed, had) = match endpoint.link.resume(&terms(&theirs.hello), (theirs.sent, theirs.received), now)
         {
             Ok(resumed) => resumed,
             Err(violation) => return self.fail(index, CloseReason::Protocol(violation)),
@@ -249,7 +247,7 @@ impl Worker {
         match &endpoint.lanes {
             Some(lanes) if lanes.caller => {}
             // As often as there are rails to choose from, and a few times more.
-            Some(lanes) if chosen < lanes.count() && recovery.trial.bears_refusal() => {
+            Some(lanes) if chosen < lanes.count() && recovery.trial.bears_change() => {
                 if !lanes.is_for_messages(chosen) {
                     return self.bar_rail(index, chosen);
                 }

@@ -15,13 +15,13 @@ pub(in crate::worker) struct Trial {
     waited: Watch,
     /// Queue pairs before this one that carried nothing.
     tries: u32,
-    /// Those of them that were not to be had on a rail that the peer asked for, or of another rail than the peer's.
-    refused: u32,
+    /// How often the peer changed its mind about its own since the last of them.
+    changes: u32,
 }
 
 impl Trial {
     pub(super) fn new(reason: CloseReason, now: Duration) -> Self {
-        Trial { reason, refusal: None, waited: Watch::new(now), tries: 0, refused: 0 }
+        Trial { reason, refusal: None, waited: Watch::new(now), tries: 0, changes: 0 }
     }
 
     /// True before the first queue pair that takes the place of the one that failed.
@@ -31,19 +31,17 @@ impl Trial {
 
     /// Another queue pair carried nothing.
     pub(super) fn again(&mut self) {
-        self.tries = self.tries.saturating_add(1);
+        (self.tries, self.changes) = (self.tries.saturating_add(1), 0);
     }
 
-    /// Another is of a rail that one side does not take. False if that was so too often: nothing paces what both sides try then.
-    pub(super) fn bears_refusal(&mut self) -> bool {
-        self.again();
-        self.refused += 1;
-        self.refused <= REFUSALS
+    /// The peer tells of another of its own, perhaps on another rail. False if it did too often: nothing paces that.
+    pub(super) fn bears_change(&mut self) -> bool {
+        self.changes += 1;
+        self.changes <= AT_ONCE
     }
 
     /// Another could not be connected.
     pub(super) fn refuse(&mut self, why: CloseReason) {
-        self.again();
         self.refusal = Some(why);
     }
 
@@ -58,9 +56,9 @@ impl Trial {
         self.refusal.take().unwrap_or(reason)
     }
 
-    /// How long to wait before the next: not at all as long as each rail was tried twice at most, then longer and longer.
+    /// How long to wait before the next: not at all at first, so that each rail has its turn twice, then longer and longer.
     pub(super) fn pause(&self) -> Duration {
-        match self.tries.checked_sub(REFUSALS) {
+        match self.tries.checked_sub(AT_ONCE) {
             None => Duration::ZERO,
             Some(further) => LONGEST.min(SHORTEST * (1 << further.min(16))),
         }
@@ -91,8 +89,9 @@ impl Watch {
     }
 }
 
-/// Queue pairs that come to nothing and are followed by another at once, for each that carries something: each rail twice.
-const REFUSALS: u32 = 2 * RAILS as u32;
+/// Queue pairs that come to nothing and are followed by another at once, for each that carries something: of as many rails as
+/// there may be, each twice.
+const AT_ONCE: u32 = 2 * RAILS as u32;
 /// First and longest pause before another.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(250);
@@ -119,13 +118,13 @@ mod tests {
     #[test]
     fn a_pause_comes_after_many_tries_and_grows() {
         let mut trial = Trial::new(CloseReason::PeerLost(Lost::QueuePair), Duration::ZERO);
-        let pauses: Vec<_> = (0..REFUSALS + 12)
+        let pauses: Vec<_> = (0..AT_ONCE + 12)
             .map(|_| {
                 trial.again();
                 trial.pause().as_millis()
             })
             .collect();
-        let (without, with) = pauses.split_at(REFUSALS as usize - 1);
+        let (without, with) = pauses.split_at(AT_ONCE as usize - 1);
         assert!(without.iter().all(|&pause| pause == 0));
         assert_eq!(with, [1, 2, 4, 8, 16, 32, 64, 128, 250, 250, 250, 250, 250]);
     }

@@ -257,6 +257,25 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
     }
 }
 
+/// Its queue pair came to nothing before this side had one to connect to it.
+#[test]
+fn a_peer_may_tell_of_another_queue_pair_while_this_side_is_not_ready() {
+    let (mut worker, ep, _) = mirror(config());
+    let index = ep.index as usize;
+    let prepared = worker.prepare(ep, 0).unwrap();
+    let hello = worker.hello(prepared.address(), 1, 64);
+    worker.unprepare();
+    worker.suspend(index, CloseReason::PeerLost(Lost::QueuePair));
+    let most = 17;
+    for sent in 0..most {
+        worker.peer_renews(index, Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0, sent, rail: 0 }));
+        assert_eq!(worker.endpoints.at(index).unwrap().renewal.as_ref().unwrap().sent, sent, "the last one counts");
+    }
+    worker.peer_renews(index, Box::new(crate::cm::Renewal { hello, received: 0, sent: most, rail: 0 }));
+    let reason = end(&mut worker);
+    assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { .. })), "{reason}");
+}
+
 #[test]
 fn what_the_device_combines_can_not_be_done_again() {
     let (mut worker, ep, _) = mirror(config());
