@@ -209,6 +209,9 @@ impl ExposedRegion {
         if only.grant.has_windows() {
             return failed(RevokeBlocked::BoundWindows, shared);
         }
+        if let Err(why) = only.grant.withdraw_windows(wait) {
+            return failed(why, shared);
+        }
         let Some(mut buffer) = only.buffer.take() else { unreachable!("{TAKEN}") };
         buffer.keep(shared);
         Ok(buffer)

@@ -82,6 +82,18 @@ impl Grant {
         }
     }
 
+    /// Once nothing is posted that would bind a window, and none is bound: the right that windows gave is taken back too.
+    ///
+    /// # Errors
+    /// As [`withdraw`](Grant::withdraw).
+    pub(crate) fn withdraw_windows(&mut self, wait: bool) -> Result<(), RevokeBlocked> {
+        match self {
+            Grant::Soft(grant) => grant.withdraw_windows(wait),
+            // Their devices have let go of what windows gave when these are unbound.
+            Grant::Ibv(_) => Ok(()),
+        }
+    }
+
     /// Takes the right back for good, with that of windows; false if the memory is reached still.
     pub(crate) fn end(&mut self) -> bool {
         match self {

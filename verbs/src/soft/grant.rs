@@ -15,10 +15,18 @@ use crate::types::{Access, Rkey};
 pub(crate) struct Grant {
     home: Arc<Home>,
     rkey: Rkey,
-    /// Keys of windows that were bound to the region; dead ones are dropped when looked at.
-    windows: Mutex<Vec<Rkey>>,
+    windows: Mutex<Windows>,
     /// Once the key is withdrawn: who may be inside an access still.
     withdrawal: Mutex<Withdrawal>,
+}
+
+/// Windows that were bound to a region.
+#[derive(Debug, Default)]
+struct Windows {
+    /// Their keys; dead ones are dropped when looked at.
+    keys: Vec<Rkey>,
+    /// One was bound since it was looked at last who is inside an access with all of them gone.
+    unsighted: bool,
 }
 
 impl Grant {
@@ -60,17 +68,18 @@ impl Grant {
     }
 
     pub(crate) fn add_window(&self, rkey: Rkey) {
-        let mut windows = self.windows();
-        if windows.len() == windows.capacity() {
-            windows.retain(|&rkey| self.home.keys().is_live(rkey));
+        let Windows { keys, unsighted } = &mut *self.windows();
+        if keys.len() == keys.capacity() {
+            keys.retain(|&rkey| self.home.keys().is_live(rkey));
         }
-        windows.push(rkey);
+        keys.push(rkey);
+        *unsighted = true;
     }
 
     pub(crate) fn has_windows(&self) -> bool {
-        let mut windows = self.windows();
-        windows.retain(|&rkey| self.home.keys().is_live(rkey));
-        !windows.is_empty()
+        let keys = &mut self.windows().keys;
+        keys.retain(|&rkey| self.home.keys().is_live(rkey));
+        !keys.is_empty()
     }
 
     /// Whether the key is withdrawn, by an attempt that may not have finished.
@@ -89,19 +98,38 @@ impl Grant {
         if left { Ok(()) } else { Err(RevokeBlocked::PeerAccess) }
     }
 
+    /// Once the key is withdrawn, no window is bound, and nothing is posted that would bind one: looks again who is inside an
+    /// access, if a window was bound since. By one that was bound after the key's withdrawal began, or was gone before it, they
+    /// may be though they were not then.
+    ///
+    /// # Errors
+    /// As [`withdraw`](Grant::withdraw).
+    pub(crate) fn withdraw_windows(&mut self, wait: bool) -> Result<(), RevokeBlocked> {
+        let windows = self.windows.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut windows.unsighted) {
+            return Ok(());
+        }
+        self.home.sight(self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.withdraw(wait)
+    }
+
     /// Withdraws the key and those of windows, for good; false if somebody stays inside an access.
     pub(crate) fn end(&mut self) -> bool {
         let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
         let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.home.withdraw(self.rkey, withdrawal);
-        if windows.into_iter().all(|rkey| self.home.withdraw_now(rkey)) && self.home.wait_left(withdrawal) {
+        let have_ended = windows.keys.into_iter().all(|rkey| self.home.withdraw_now(rkey));
+        if windows.unsighted {
+            self.home.sight(withdrawal);
+        }
+        if have_ended && self.home.wait_left(withdrawal) {
             return true;
         }
         self.home.abandon(std::mem::take(withdrawal));
         false
     }
 
-    fn windows(&self) -> MutexGuard<'_, Vec<Rkey>> {
+    fn windows(&self) -> MutexGuard<'_, Windows> {
         lock(&self.windows)
     }
 }

@@ -20,7 +20,7 @@ impl Hazard {
     /// Enters, with a full fence: for accesses whose owner does not pay for a heavy barrier.
     #[inline(always)]
     pub(crate) fn enter(&mut self, word: &AtomicU32) {
-        self.count = self.count.wrapping_add(1);
+        self.step();
         if cfg!(all(target_arch = "x86_64", not(loom))) {
             // A locked instruction is a fence here, and costs less than a store and a fence.
             word.swap(self.count, Ordering::SeqCst);
@@ -33,8 +33,14 @@ impl Hazard {
     /// Enters without a fence; the caller orders with [`barrier::light`](super::barrier::light).
     #[inline(always)]
     pub(crate) fn enter_light(&mut self, word: &AtomicU32) {
-        self.count = self.count.wrapping_add(1);
+        self.step();
         word.store(self.count, Ordering::Relaxed);
+    }
+
+    /// The next odd number: also after an access that a panic ended.
+    #[inline(always)]
+    fn step(&mut self) {
+        self.count = self.count.wrapping_add(1 + (self.count & 1));
     }
 
     /// Leaves.
@@ -95,5 +101,22 @@ mod model {
             memory.with_mut(|m| unsafe { *m += 1 });
             initiator.join().unwrap();
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_enters_after_a_panic_inside_is_seen_inside() {
+        let (mut hazard, word) = (Hazard::new(), AtomicU32::new(0));
+        hazard.enter(&word);
+        let first = Sighting::take(&word);
+        hazard.enter_light(&word);
+        let second = Sighting::take(&word);
+        assert!(first.is_over(&word) && !second.is_over(&word));
+        hazard.leave(&word);
+        assert!(second.is_over(&word) && Sighting::take(&word).is_over(&word));
     }
 }

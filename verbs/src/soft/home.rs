@@ -278,9 +278,15 @@ impl Home {
             return;
         }
         withdrawal.killed = self.keys.kill(rkey);
+        self.sight(withdrawal);
+    }
+
+    /// Looks who is inside an access now: a withdrawal waits for them, and no more for who was when this was looked at before.
+    pub(crate) fn sight(&self, withdrawal: &mut Withdrawal) {
         fence(Ordering::SeqCst);
         withdrawal.engine = self.sight_engine();
         let peers = &mut withdrawal.peers;
+        peers.clear();
         self.visit(|qp| peers.extend(qp.sight_peer().filter(|sight| !sight.is_over())));
         let mut unsettled = lock(&self.unsettled);
         unsettled.peers.retain(|sight| !sight.is_over());

@@ -26,7 +26,7 @@ use crate::soft::roce::NetworkGid;
 use crate::soft::send_queue::SendQueue;
 use crate::soft::spec::QpSpec;
 use crate::soft::srq::ClaimTable;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 use crate::types::{Mtu, Psn, QpState, QpType};
 
 /// The owner of a queue pair: closes it when dropped.
@@ -140,6 +140,8 @@ impl SoftQp {
         if self.peer.set(connected).is_err() {
             return Err(ConnectError::BadAnswer { why: "the queue pair is connected already" });
         }
+        // Who withdraws a key sees the peer, or the peer, whom the gate is opened to next, sees that the key is gone.
+        fence(Ordering::SeqCst);
         self.modify(QpState::Rtr)?;
         // Had the peer died before it was entered above, nobody would tell this queue pair.
         if link.is_dead() {
