@@ -69,8 +69,18 @@ impl SoftQp {
         while !self.try_settle() && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        if let Leaving::Seen(Some(peer), _) = &*lock(&self.leaving) {
-            self.home().linger(peer.clone());
+        let inside = match &*lock(&self.leaving) {
+            Leaving::Seen(peer, _) => peer.clone(),
+            Leaving::Left => None,
+            // Whoever has it fail does not get on: the peer is seen from here.
+            Leaving::Inside => {
+                self.public().gate.store(gate(self.qpn, QpState::Err.code()), Ordering::SeqCst);
+                barrier::heavy();
+                self.sight_peer()
+            }
+        };
+        if let Some(peer) = inside {
+            self.home().linger(peer);
         }
         self.public().gate.store(0, Ordering::SeqCst);
         // What it carries out at this moment is over before it is forgotten: memory of peers is unmapped, and of closed queue

@@ -11,6 +11,7 @@ use crate::soft::entry::{Entry, FLAG_IMM, KIND_SEND, KIND_WRITE_IMM};
 use crate::soft::exec::taker;
 use crate::soft::ring::{Lines, Slot};
 use crate::soft::visited::Member;
+use crate::sync::Ordering;
 use crate::types::{QpState, QpType};
 use crate::{Access, CompletionQueue, Context, NodeId};
 
@@ -130,4 +131,28 @@ fn closing_waits_until_nobody_looks_at_the_queue_pair() {
     while cq.poll().unwrap().is_some() {}
     assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
     visitor.join().unwrap();
+}
+
+/// Another thread has begun to fail a queue pair, and does not get on, while its owner closes it.
+#[test]
+fn a_peer_of_one_that_closes_while_it_is_made_to_fail_is_waited_for() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let handle = cq.handle();
+    let options = QpOptions::new(QpType::Rc);
+    let make = || {
+        let spec = QpSpec::new(pd.node(), pd.id(), &options, [&handle, &handle], None).unwrap();
+        OwnedQp::new(SoftQp::new(spec).unwrap())
+    };
+    let (qp, peer) = (make(), make());
+    qp.connect(&peer.address()).unwrap();
+    peer.connect(&qp.address()).unwrap();
+    let region = pd.expose(4096, Access::REMOTE_WRITE).unwrap();
+    peer.public().hazard.0.store(1, Ordering::SeqCst);
+    qp.state.store(QpState::Err.code(), Ordering::SeqCst);
+    drop(qp);
+    let failed = region.try_revoke().expect_err("the peer is inside");
+    assert!(matches!(failed.why, crate::RevokeBlocked::PeerAccess), "{:?}", failed.why);
+    peer.public().hazard.0.store(2, Ordering::SeqCst);
+    failed.region.try_revoke().expect("the peer has left");
 }
