@@ -99,8 +99,8 @@ impl Grant {
     }
 
     /// Once the key is withdrawn, no window is bound, and nothing is posted that would bind one: looks again who is inside an
-    /// access, if a window was bound since. By one that was bound after the key's withdrawal began, or was gone before it, they
-    /// may be though they were not then.
+    /// access, if there were windows. By one that was bound then, or later, somebody may have come in since the key's withdrawal
+    /// looked.
     ///
     /// # Errors
     /// As [`withdraw`](Grant::withdraw).
@@ -131,5 +131,47 @@ impl Grant {
 
     fn windows(&self) -> MutexGuard<'_, Windows> {
         lock(&self.windows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sync::Ordering;
+    use crate::{Access, Context, RevokeBlocked};
+
+    /// The window is bound by a request that was posted before the region was to be revoked, and gone before that is tried again.
+    #[test]
+    fn who_came_in_by_a_window_that_is_gone_is_waited_for() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let home = pd.node().home();
+        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+        let (at_a, at_b) = (a.address(), b.address());
+        let (mut a, mut b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let region = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+        let window = pd.create_window().unwrap();
+        // Without a receive it waits, and the bind behind it.
+        a.send_inline(b"waits").id(1).post().unwrap();
+        a.bind(&window, &region, 0..100, Access::REMOTE_WRITE).id(2).signaled().post().unwrap();
+        let failed = region.try_revoke().expect_err("a bind is posted");
+        assert_eq!(failed.why, RevokeBlocked::PostedWork);
+        b.recv(pd.alloc(64).unwrap()).id(3).post().unwrap();
+        let mut ended = 0;
+        while ended < 2 {
+            if let Some(completion) = cq.poll().unwrap() {
+                assert!(completion.status().is_success(), "{completion:?}");
+                ended += 1;
+            }
+        }
+        let peer = home.member(b.number().0).unwrap();
+        peer.hazard().store(1, Ordering::SeqCst);
+        // As the drop of the window does before it waits.
+        assert!(home.keys().kill(window.remote().unwrap().rkey));
+        let failed = failed.region.try_revoke().expect_err("the peer is inside");
+        assert_eq!(failed.why, RevokeBlocked::PeerAccess);
+        let failed = failed.region.try_revoke().expect_err("it is inside still");
+        assert_eq!(failed.why, RevokeBlocked::PeerAccess);
+        peer.hazard().store(2, Ordering::SeqCst);
+        failed.region.try_revoke().expect("the peer has left");
     }
 }

@@ -66,15 +66,11 @@ const CLOSED: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::QpOptions;
-    use crate::soft::QpSpec;
     use crate::soft::qp::SoftQp;
-    use crate::types::QpType;
-    use crate::{Context, ProtectionDomain};
+    use crate::{CompletionQueue, Context, ProtectionDomain};
 
-    fn make(pd: &ProtectionDomain, cq: &crate::CompletionQueue) -> Arc<SoftQp> {
-        let (handle, options) = (cq.handle(), QpOptions::new(QpType::Rc));
-        SoftQp::new(QpSpec::new(pd.node(), pd.id(), &options, [&handle, &handle], None).unwrap()).unwrap()
+    fn make(pd: &ProtectionDomain, cq: &CompletionQueue) -> Arc<SoftQp> {
+        pd.rc(cq).build().unwrap().soft().unwrap().clone()
     }
 
     #[test]

@@ -138,21 +138,16 @@ fn closing_waits_until_nobody_looks_at_the_queue_pair() {
 fn a_peer_of_one_that_closes_while_it_is_made_to_fail_is_waited_for() {
     let ctx = Context::open("soft0").unwrap();
     let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
-    let handle = cq.handle();
-    let options = QpOptions::new(QpType::Rc);
-    let make = || {
-        let spec = QpSpec::new(pd.node(), pd.id(), &options, [&handle, &handle], None).unwrap();
-        OwnedQp::new(SoftQp::new(spec).unwrap())
-    };
-    let (qp, peer) = (make(), make());
-    qp.connect(&peer.address()).unwrap();
-    peer.connect(&qp.address()).unwrap();
+    let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+    let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
+    let (at, at_peer) = (qp.address(), peer.address());
+    let (qp, _peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
     let region = pd.expose(4096, Access::REMOTE_WRITE).unwrap();
-    peer.public().hazard.0.store(1, Ordering::SeqCst);
-    qp.state.store(QpState::Err.code(), Ordering::SeqCst);
+    soft_peer.hazard().store(1, Ordering::SeqCst);
+    soft.state.store(QpState::Err.code(), Ordering::SeqCst);
     drop(qp);
     let failed = region.try_revoke().expect_err("the peer is inside");
     assert!(matches!(failed.why, crate::RevokeBlocked::PeerAccess), "{:?}", failed.why);
-    peer.public().hazard.0.store(2, Ordering::SeqCst);
+    soft_peer.hazard().store(2, Ordering::SeqCst);
     failed.region.try_revoke().expect("the peer has left");
 }
