@@ -6,7 +6,7 @@ use qpair_verbs::calc::{Calc, ReduceOp};
 
 use super::storm::Storm;
 use super::*;
-use crate::cm::HandshakeError;
+use crate::cm::{HandshakeError, Renewal};
 use crate::worker::arrival::At;
 
 fn config() -> Config {
@@ -57,6 +57,11 @@ pub(super) fn two(ours: Config, theirs: Config) -> (Worker, EndpointId, Worker, 
 
 pub(super) fn to_error(worker: &mut Worker, ep: EndpointId) {
     worker.endpoints.get_mut(ep).unwrap().qp.as_mut().unwrap().to_error().unwrap();
+}
+
+/// True if a queue pair that carries something has taken the place of the one that failed.
+fn settled(worker: &Worker, ep: EndpointId) -> bool {
+    worker.endpoints.get(ep).is_some_and(|endpoint| endpoint.up && endpoint.trial.is_none())
 }
 
 pub(super) fn end(worker: &mut Worker) -> CloseReason {
@@ -154,11 +159,7 @@ fn a_queue_pair_that_can_not_be_connected_is_followed_by_another() {
     let refused =
         |a: &mut Worker| a.endpoints.get(at_a).unwrap().history.to_string().contains("could not be connected");
     assert!(!refused(&mut a));
-    let settled = |worker: &mut Worker, ep| {
-        let endpoint = worker.endpoints.get_mut(ep).unwrap();
-        endpoint.up && endpoint.trial.is_none()
-    };
-    while !settled(&mut a, at_a) || !settled(&mut b, at_b) {
+    while !settled(&a, at_a) || !settled(&b, at_b) {
         assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none() && begin.elapsed() < PATIENCE);
     }
     // Over the network it connects, and carries nothing.
@@ -172,16 +173,20 @@ fn a_queue_pair_that_carries_something_ends_the_trial() {
     for round in 1..=3 {
         to_error(&mut a, at_a);
         let begin = Instant::now();
-        let settled = |worker: &mut Worker, ep| {
-            let endpoint = worker.endpoints.get_mut(ep).unwrap();
-            endpoint.up && endpoint.trial.is_none()
-        };
-        while a.counters().recovered < round || !settled(&mut a, at_a) || !settled(&mut b, at_b) {
+        while a.counters().recovered < round || !settled(&a, at_a) || !settled(&b, at_b) {
             assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none());
             assert!(begin.elapsed() < PATIENCE, "idle connections show it too");
         }
         assert!(a.endpoints.get_mut(at_a).unwrap().link.is_proven());
     }
+}
+
+/// What a peer of `ep` may tell of another queue pair, which is gone again.
+fn renewal(worker: &mut Worker, ep: EndpointId) -> Renewal {
+    let prepared = worker.prepare(ep, 0).unwrap();
+    let hello = worker.hello(prepared.address(), 1, 64);
+    worker.unprepare();
+    Renewal { hello, received: 0, sent: 0, rail: 0 }
 }
 
 #[test]
@@ -190,11 +195,8 @@ fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
     let index = ep.index as usize;
     for renewed in [false, true] {
         if renewed {
-            let prepared = worker.prepare(ep, 0).unwrap();
-            let hello = worker.hello(prepared.address(), 1, 64);
-            worker.unprepare();
-            worker.endpoints.get_mut(ep).unwrap().renewal =
-                Some(Box::new(crate::cm::Renewal { hello, received: 0, sent: 0, rail: 0 }));
+            let renewal = renewal(&mut worker, ep);
+            worker.endpoints.get_mut(ep).unwrap().renewal = Some(Box::new(renewal));
         }
         worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
         assert!(worker.endpoints.get_mut(ep).unwrap().link.is_answered());
@@ -242,16 +244,13 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
     for config in [Config::default(), config()] {
         let (mut worker, ep, _) = mirror(config);
         let index = ep.index as usize;
-        let prepared = worker.prepare(ep, 0).unwrap();
-        let hello = worker.hello(prepared.address(), 1, 64);
-        worker.unprepare();
-        let renewal = || Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0, sent: 0, rail: 0 });
+        let renewal = renewal(&mut worker, ep);
         let recovers = worker.endpoints.at(index).unwrap().link.retains();
         if recovers {
-            worker.peer_renews(index, renewal());
+            worker.peer_renews(index, Box::new(renewal.clone()));
             assert!(worker.endpoints.at(index).unwrap().broken.is_some(), "one is due");
         }
-        worker.peer_renews(index, renewal());
+        worker.peer_renews(index, Box::new(renewal));
         let reason = end(&mut worker);
         let CloseReason::Failed(ConnectFailure::Handshake { error, .. }) = reason else { panic!("{reason}") };
         assert_eq!(error, HandshakeError::Unexpected(6));
@@ -263,16 +262,14 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
 fn a_peer_may_tell_of_another_queue_pair_while_this_side_is_not_ready() {
     let (mut worker, ep, _) = mirror(config());
     let index = ep.index as usize;
-    let prepared = worker.prepare(ep, 0).unwrap();
-    let hello = worker.hello(prepared.address(), 1, 64);
-    worker.unprepare();
+    let renewal = renewal(&mut worker, ep);
     worker.suspend(index, CloseReason::PeerLost(Lost::QueuePair));
     let most = 17;
     for sent in 0..most {
-        worker.peer_renews(index, Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0, sent, rail: 0 }));
+        worker.peer_renews(index, Box::new(Renewal { sent, ..renewal.clone() }));
         assert_eq!(worker.endpoints.at(index).unwrap().renewal.as_ref().unwrap().sent, sent, "the last one counts");
     }
-    worker.peer_renews(index, Box::new(crate::cm::Renewal { hello, received: 0, sent: most, rail: 0 }));
+    worker.peer_renews(index, Box::new(Renewal { sent: most, ..renewal }));
     let reason = end(&mut worker);
     assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { .. })), "{reason}");
 }
