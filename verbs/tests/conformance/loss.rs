@@ -163,12 +163,17 @@ fn shared_files(pid: u32) -> Vec<PathBuf> {
 
 /// Abstract socket names that the process listens or is connected under.
 pub fn sockets(pid: u32) -> Vec<(SocketType, String)> {
+    named(pid).into_iter().map(|(_, kind, name)| (kind, name)).collect()
+}
+
+/// Inode, type and name of every abstract socket of the process.
+fn named(pid: u32) -> Vec<(String, SocketType, String)> {
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let inodes: HashSet<String> = descriptors
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect();
-    names().into_iter().filter(|(inode, ..)| inodes.contains(inode)).map(|(_, kind, name)| (kind, name)).collect()
+    names().into_iter().filter(|(inode, ..)| inodes.contains(inode)).collect()
 }
 
 /// Inode, type and name of every abstract socket of the host.
@@ -194,7 +199,7 @@ fn nothing_of_a_killed_peer_stays_behind(env: &Env) {
     near.post(Work::write(Mem::seeded(1 << 20, 1), target.remote).signaled());
     near.done().assert_success(WcOpcode::RDMA_WRITE);
     let pid = process(&mut far).pid();
-    let (theirs, files) = (sockets(pid), shared_files(pid));
+    let (theirs, files) = (named(pid), shared_files(pid));
     if !env.able("being found under an abstract name", !theirs.is_empty()) {
         return;
     }
@@ -203,7 +208,8 @@ fn nothing_of_a_killed_peer_stays_behind(env: &Env) {
     process(&mut far).kill();
     probe(&mut near);
     assert_flushed(&mut near, killed, 1);
-    let left: Vec<_> = names().into_iter().filter(|(_, _, name)| theirs.iter().any(|(_, it)| it == name)).collect();
+    // By inode too: another process may take such a name, as that of the slot, at once.
+    let left: Vec<_> = names().into_iter().filter(|socket| theirs.contains(socket)).collect();
     assert!(left.is_empty(), "sockets left behind: {left:?}");
     let left: Vec<_> = files.into_iter().filter(|file| file.exists()).collect();
     assert!(left.is_empty(), "files left behind: {left:?}");
