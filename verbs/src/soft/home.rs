@@ -340,7 +340,7 @@ impl Home {
         self.visit(|qp| {
             let sight = Sighting::take(qp.hazard());
             if !sight.is_over(qp.hazard()) {
-                inside.push((qp.info().qpn, sight));
+                inside.push((qp.info().who.qpn, sight));
             }
         });
         Initiators(inside)

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use crate::types::QpType;
 
 /// Version of everything in this file and of the control messages.
-pub(crate) const LAYOUT_VERSION: u32 = 7;
+pub(crate) const LAYOUT_VERSION: u32 = 8;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"qpairshm");
 
 /// Size of the public mapping: header, key table and room for some ten thousand queues. Untouched pages cost nothing.
@@ -54,15 +54,15 @@ pub(crate) const ANY_QPN: u32 = u32::MAX;
 /// What a queue pair shows to its peer.
 #[repr(C, align(64))]
 pub(crate) struct QpPublic {
-    /// Who this is and how far it is set up: see [`gate`]. 0 while there is no queue pair.
+    /// Who this is and how far it is set up: see [`Identity::gate`]. 0 while there is no queue pair.
     pub(crate) gate: AtomicU64,
     /// Protection domain; keys of others are refused.
     pub(crate) domain: AtomicU64,
     /// Rights of peers through this queue pair.
     pub(crate) access: AtomicU32,
     pub(crate) qkey: AtomicU32,
-    /// Queue pair at the other end, 0 before it is known.
-    pub(crate) peer_qpn: AtomicU32,
+    /// [`Identity::word`] of the queue pair at the other end, 0 before it is known.
+    pub(crate) peer: AtomicU64,
     /// Pause that a sender makes when no receive is posted, in microseconds.
     pub(crate) rnr_timer_us: AtomicU32,
     /// Whether its completion queues pass it by: the one for receives, which its peer fills, and the one for sends.
@@ -117,10 +117,18 @@ pub(crate) struct ClaimHead {
     pub(crate) word: AtomicU64,
 }
 
+/// Who a queue pair is: its number, and a random one of its own, since numbers are given anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) qpn: u32,
+    /// Never 0.
+    pub(crate) life: u32,
+}
+
 /// Where the parts of a queue pair lie in its device's mappings.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct QpInfo {
-    pub(crate) qpn: u32,
+    pub(crate) who: Identity,
     pub(crate) qp_type: QpType,
     /// `QpPublic` in the public mapping.
     pub(crate) public: usize,
@@ -181,9 +189,21 @@ pub(crate) const fn slot_of(entry: u64, index: u32) -> Option<u32> {
     if (entry >> 32) as u32 == index { (entry as u32).checked_sub(1) } else { None }
 }
 
-/// The gate word of a queue pair: its number and how far it is.
-pub(crate) const fn gate(qpn: u32, state: u32) -> u64 {
-    (qpn as u64) << 8 | state as u64
+impl Identity {
+    /// All of it in a word, which is not 0.
+    pub(crate) const fn word(self) -> u64 {
+        (self.life as u64) << 32 | (self.qpn as u64) << 8
+    }
+
+    /// The gate word of a queue pair: who it is and how far.
+    pub(crate) const fn gate(self, state: u32) -> u64 {
+        self.word() | state as u64
+    }
+
+    /// True if that gate word is this queue pair's.
+    pub(crate) const fn has(self, gate: u64) -> bool {
+        gate & !0xff == self.word()
+    }
 }
 
 #[cfg(not(loom))]

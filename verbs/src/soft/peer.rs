@@ -10,7 +10,7 @@ use super::control::Link;
 use super::cq_shared::call;
 use super::entry::RING_INLINE;
 use super::filler::Filler;
-use super::layout::{ClaimInfo, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
+use super::layout::{ClaimInfo, CqPublic, Identity, QpInfo, QpPublic, Receives, RecvWqe, slot_of};
 use super::rest::Board;
 use super::ring::{Lines, Producer, Slot};
 use crate::error::ConnectError;
@@ -21,7 +21,9 @@ use crate::types::{QpState, Rkey};
 #[derive(Debug)]
 pub(crate) struct PeerView {
     pub(crate) link: Arc<Link>,
-    pub(crate) qpn: u32,
+    pub(crate) who: Identity,
+    /// Whose peer it is to be, if it has one.
+    me: Option<Identity>,
     pub(crate) lines: Lines,
     pub(crate) producer: Producer,
     public: NonNull<QpPublic>,
@@ -86,9 +88,11 @@ pub(crate) enum Gate {
 }
 
 impl PeerView {
-    /// Checks what the peer says of its queue pair against its mappings. One of this process has a `filler`.
+    /// Checks what the peer says of its queue pair against its mappings. It is to be connected to `me`, but for one of datagrams.
+    /// One of this process has a `filler`.
     pub(crate) fn new(
         link: Arc<Link>,
+        me: Option<Identity>,
         info: &QpInfo,
         bell: Rope,
         filler: Option<Filler>,
@@ -123,10 +127,11 @@ impl PeerView {
         };
         // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
         let lines = unsafe { Lines::new(ring, info.ring_lines) };
-        let gates = [gate(info.qpn, QpState::Rts.code()), gate(info.qpn, QpState::Rtr.code())];
+        let gates = [QpState::Rts, QpState::Rtr].map(|state| info.who.gate(state.code()));
         Ok(PeerView {
             link,
-            qpn: info.qpn,
+            who: info.who,
+            me,
             lines,
             producer: Producer::new(lines),
             public: qp,
@@ -181,16 +186,16 @@ impl PeerView {
         }
     }
 
-    /// Whether the peer takes requests of queue pair `me` now. The caller is inside its hazard.
+    /// Whether the peer takes requests now. The caller is inside its hazard.
     #[inline(always)]
-    pub(crate) fn gate(&mut self, me: u32) -> Gate {
+    pub(crate) fn gate(&mut self) -> Gate {
         let word = self.public().gate.load(Ordering::Acquire);
         if word == self.gates[0] || word == self.gates[1] {
             match self.settled {
                 Some(settled) => Gate::Open(settled),
-                None => self.settle(me),
+                None => self.settle(),
             }
-        } else if self.settled.is_none() && word == gate(self.qpn, QpState::Init.code()) {
+        } else if self.settled.is_none() && word == self.who.gate(QpState::Init.code()) {
             Gate::NotYet
         } else {
             Gate::Closed
@@ -204,12 +209,16 @@ impl PeerView {
         self.settled.filter(|_| word == self.gates[0] || word == self.gates[1])
     }
 
+    /// True if a datagram queue pair takes datagrams now. The caller is inside its hazard.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.gates.contains(&self.public().gate.load(Ordering::Acquire))
+    }
+
     #[cold]
-    fn settle(&mut self, me: u32) -> Gate {
+    fn settle(&mut self) -> Gate {
         let public = self.public();
-        // A datagram queue pair (no peer) takes from everybody.
-        let theirs = public.peer_qpn.load(Ordering::Acquire);
-        if theirs != me && theirs != 0 {
+        if self.me.is_none_or(|me| public.peer.load(Ordering::Acquire) != me.word()) {
             return Gate::Closed;
         }
         let settled =
@@ -314,7 +323,7 @@ impl PeerView {
 
     /// True if a message may withdraw that key: it is bound to the peer's queue pair.
     pub(crate) fn may_withdraw(&self, rkey: Rkey) -> bool {
-        self.settled.is_some_and(|settled| self.link.keys().is_bound(rkey, self.qpn, settled.domain))
+        self.settled.is_some_and(|settled| self.link.keys().is_bound(rkey, self.who.qpn, settled.domain))
     }
 
     /// Room for a message inside the ring, besides the reserve.

@@ -19,10 +19,10 @@ pub(crate) fn resolve(node: &Arc<Node>, domain: u64, address: &QpAddress) -> Res
     })?;
     let link = node.link_to(soft)?;
     let (info, bell, filler) = link.query(address.qpn.0)?;
-    if info.qpn != address.qpn.0 || info.qp_type != QpType::Ud || info.claims.is_none() {
+    if info.who.qpn != address.qpn.0 || info.qp_type != QpType::Ud || info.claims.is_none() {
         return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
     }
-    let view = PeerView::new(link, &info, bell, filler)?;
+    let view = PeerView::new(link, None, &info, bell, filler)?;
     let home = node.home();
     Ok(UdTarget::new(view, domain, address.qkey, home.id(), [home.host().gid(), address.gid]))
 }

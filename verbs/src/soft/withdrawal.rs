@@ -2,9 +2,10 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::hazard::Sighting;
+use super::layout::{Identity, QpPublic};
 use crate::memory::Segment;
 use crate::types::Rkey;
 
@@ -31,32 +32,44 @@ impl Withdrawal {
 /// A glance at a peer's hazard.
 #[derive(Clone)]
 pub(crate) struct PeerSighting {
-    /// Keeps the word mapped.
+    /// Keeps what the peer shows mapped.
     _memory: Arc<Segment>,
     /// True once the peer's process is gone.
     dead: Arc<AtomicBool>,
-    word: NonNull<AtomicU32>,
+    public: NonNull<QpPublic>,
+    who: Identity,
     sight: Sighting,
 }
 
-// SAFETY: the pointer names an atomic in a mapping that `_memory` keeps.
+// SAFETY: the pointer names atomics in a mapping that `_memory` keeps.
 unsafe impl Send for PeerSighting {}
 // SAFETY: as above.
 unsafe impl Sync for PeerSighting {}
 
 impl PeerSighting {
+    /// Of the queue pair `who`, which shows `public`.
+    ///
     /// # Safety
-    /// `word` lies in `memory`.
-    pub(crate) unsafe fn take(memory: Arc<Segment>, dead: Arc<AtomicBool>, word: NonNull<AtomicU32>) -> Self {
+    /// `public` lies in `memory`.
+    pub(crate) unsafe fn take(
+        memory: Arc<Segment>,
+        dead: Arc<AtomicBool>,
+        public: NonNull<QpPublic>,
+        who: Identity,
+    ) -> Self {
         // SAFETY: mapped as long as `memory` lives.
-        let sight = Sighting::take(unsafe { word.as_ref() });
-        PeerSighting { _memory: memory, dead, word, sight }
+        let sight = Sighting::take(unsafe { &public.as_ref().hazard.0 });
+        PeerSighting { _memory: memory, dead, public, who, sight }
     }
 
     /// True once the access seen is over.
     pub(crate) fn is_over(&self) -> bool {
         // SAFETY: mapped as long as `_memory` lives.
-        self.dead.load(Ordering::Acquire) || self.sight.is_over(unsafe { self.word.as_ref() })
+        let public = unsafe { self.public.as_ref() };
+        // One that is closed has left, and its memory may be another's.
+        self.dead.load(Ordering::Acquire)
+            || self.sight.is_over(&public.hazard.0)
+            || !self.who.has(public.gate.load(Ordering::Acquire))
     }
 }
 

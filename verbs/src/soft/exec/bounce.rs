@@ -94,7 +94,7 @@ impl Sender {
             let (addr, len) = (remote.addr + bouncing.done as u64, AREA.min(total - bouncing.done));
             bouncing.part = len;
             bouncing.request = peer.link.bounce(BounceOp::Read {
-                qpn: peer.qpn,
+                qpn: peer.who.qpn,
                 rkey: remote.rkey.0,
                 addr,
                 len: len as u32,
@@ -109,7 +109,7 @@ impl Sender {
         self.bounce_start(own, false)?;
         if starting {
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return Err(LOST) };
-            let (qpn, rkey, addr) = (peer.qpn, remote.rkey.0, remote.addr);
+            let (qpn, rkey, addr) = (peer.who.qpn, remote.rkey.0, remote.addr);
             bouncing.request = peer.link.bounce(match atomic {
                 Atomic::CompareSwap(compare, swap) => BounceOp::CompareSwap { qpn, rkey, addr, compare, swap },
                 Atomic::FetchAdd(add) => BounceOp::FetchAdd { qpn, rkey, addr, add },

@@ -12,12 +12,12 @@ use crate::soft::claims::NoClaim;
 use crate::soft::control::Reach;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_SEND, KIND_VOID};
 use crate::soft::hazard::Hazard;
-use crate::soft::layout::{RecvWqe, gate};
+use crate::soft::layout::RecvWqe;
 use crate::soft::peer::{PeerView, Receive};
 use crate::soft::{barrier, vm};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
-use crate::types::{Gid, QpState};
+use crate::types::Gid;
 
 /// Where an address handle leads.
 #[derive(Debug)]
@@ -77,9 +77,7 @@ impl UdTarget {
     /// Claims a receive whose memory is within reach and fills it. Inside the hazard.
     fn deliver(&self, own: &Own, request: &Request<'_>, len: u32) -> Fate {
         let public = self.view.public();
-        let word = public.gate.load(Ordering::Acquire);
-        let open = [QpState::Rtr, QpState::Rts].map(|state| gate(self.view.qpn, state.code())).contains(&word);
-        if !open || public.qkey.load(Ordering::Relaxed) != self.qkey || self.view.link.is_dead() {
+        if !self.view.is_open() || public.qkey.load(Ordering::Relaxed) != self.qkey || self.view.link.is_dead() {
             return Fate::Dropped;
         }
         let needed = u64::from(len) + GRH_BYTES as u64;

@@ -71,7 +71,7 @@ impl Sender {
             self.hazard.leave(own.hazard);
             return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
         }
-        let receive = match peer.next_receive(peer.qpn, !inside) {
+        let receive = match peer.next_receive(peer.who.qpn, !inside) {
             Ok(receive) => receive,
             Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
             Err(NoClaim::Closed) => return self.leave(own, LOST),
@@ -155,7 +155,7 @@ impl Sender {
             let len = room.min(want);
             Some((
                 len,
-                BounceOp::Receive { qpn: peer.qpn, receive: receive.index, piece, offset, len: len as u32, slot },
+                BounceOp::Receive { qpn: peer.who.qpn, receive: receive.index, piece, offset, len: len as u32, slot },
             ))
         });
         waiting.or_else(|| self.enter_again(own))

@@ -44,12 +44,12 @@ impl Sender {
             return own.or_dropped(Wait::Room);
         }
         self.hazard.enter(own.hazard);
-        let settled = match peer.gate(own.qpn) {
+        let settled = match peer.gate() {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, own.or_dropped(Wait::Peer)),
             Gate::Closed => return self.leave(own, own.or_lost()),
         };
-        let receive = match request.imm.map(|_| peer.next_receive(peer.qpn, false)).transpose() {
+        let receive = match request.imm.map(|_| peer.next_receive(peer.who.qpn, false)).transpose() {
             Ok(receive) => receive.map(|receive| receive.index),
             Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
             Err(NoClaim::Closed) => return self.leave(own, LOST),
@@ -116,7 +116,7 @@ impl Sender {
         self.hazard.leave(own.hazard);
         let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
             let (addr, rkey) = (remote.addr + done as u64, remote.rkey.0);
-            Some((want, BounceOp::Write { qpn: peer.qpn, rkey, addr, len: want as u32, slot }))
+            Some((want, BounceOp::Write { qpn: peer.who.qpn, rkey, addr, len: want as u32, slot }))
         });
         waiting.or_else(|| self.enter_again(own))
     }
@@ -131,7 +131,7 @@ impl Sender {
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;
         self.hazard.enter(own.hazard);
-        let settled = match peer.gate(own.qpn) {
+        let settled = match peer.gate() {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
@@ -182,7 +182,7 @@ impl Sender {
             return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
         }
         self.hazard.enter(own.hazard);
-        let settled = match peer.gate(own.qpn) {
+        let settled = match peer.gate() {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
@@ -238,7 +238,7 @@ enum Found {
 fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, local: Place) -> Found {
     let may = settled.access & right.bits() == right.bits();
     let keys = peer.link.keys();
-    let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.qpn);
+    let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.who.qpn);
     let Some(grant) = granted.filter(|_| may) else { return Found::Refused };
     match peer.link.reach(grant.arena, grant.arena_offset, remote.len, remote.addr) {
         Reach::Mapped(at, place) => {

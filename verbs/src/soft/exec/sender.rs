@@ -88,7 +88,7 @@ impl Own<'_> {
     /// `None` if the peer's gate is open, else what comes of the request. The caller is inside its hazard.
     #[inline(always)]
     pub(super) fn gate(&self, peer: &mut PeerView) -> Option<Outcome> {
-        match peer.gate(self.qpn) {
+        match peer.gate() {
             Gate::Open(_) => None,
             Gate::NotYet => Some(self.or_dropped(Wait::Peer)),
             Gate::Closed => Some(self.or_lost()),
@@ -100,7 +100,7 @@ impl Own<'_> {
     #[cold]
     pub(crate) fn failed(&self, peer: &PeerView) -> Outcome {
         if self.qp_type == QpType::Rc {
-            peer.link.report(self.home.id(), peer.qpn, self.qpn, FaultKind::Operation);
+            peer.link.report(self.home.id(), peer.who.qpn, self.qpn, FaultKind::Operation);
         }
         Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0)
     }
@@ -112,7 +112,7 @@ impl Own<'_> {
             return Outcome::Done(WcStatus::SUCCESS, 0);
         }
         if let Some(kind) = kind {
-            peer.link.report(self.home.id(), peer.qpn, self.qpn, kind);
+            peer.link.report(self.home.id(), peer.who.qpn, self.qpn, kind);
         }
         Outcome::Done(status, 0)
     }

@@ -18,7 +18,7 @@ use crate::soft::entry::RING_INLINE;
 use crate::soft::exec::Sender;
 use crate::soft::hazard::Sighting;
 use crate::soft::home::Home;
-use crate::soft::layout::QpPublic;
+use crate::soft::layout::{Identity, QpPublic};
 use crate::soft::receiver::Receiver;
 use crate::soft::ring::Slot;
 use crate::soft::roce::NetworkGid;
@@ -38,7 +38,7 @@ use crate::types::{Mtu, Psn, QpState, QpType, Qpn};
 /// `progress`, until none waits.
 pub(crate) struct SoftQp {
     pub(super) spec: QpSpec,
-    pub(super) qpn: u32,
+    pub(super) who: Identity,
     pub(super) psn: Psn,
     pub(super) state: AtomicU32,
     pub(super) public: Block<QpPublic>,
@@ -93,7 +93,7 @@ pub(super) enum Leaving {
 pub(super) struct Connected {
     pub(super) link: Arc<Link>,
     pub(super) node: NodeId,
-    pub(super) qpn: u32,
+    pub(super) who: Identity,
     pub(super) public: NonNull<QpPublic>,
 }
 
@@ -104,11 +104,11 @@ pub(super) const NETWORK: u8 = 2;
 
 impl SoftQp {
     pub(crate) fn number(&self) -> u32 {
-        self.qpn
+        self.who.qpn
     }
 
     pub(crate) fn qpn(&self) -> Qpn {
-        Qpn(self.qpn)
+        Qpn(self.who.qpn)
     }
 
     pub(crate) fn qp_type(&self) -> QpType {
@@ -195,10 +195,9 @@ impl SoftQp {
     /// A glance at the peer's hazard.
     pub(super) fn sight_peer(&self) -> Option<PeerSighting> {
         let peer = self.peer.get()?;
-        // SAFETY: the peer's public mapping is mapped as long as the link lives.
-        let word = NonNull::from(unsafe { &peer.public.as_ref().hazard.0 });
-        // SAFETY: the word lies in that mapping.
-        Some(unsafe { PeerSighting::take(peer.link.public().clone(), peer.link.dead_flag().clone(), word) })
+        let (memory, dead) = (peer.link.public().clone(), peer.link.dead_flag().clone());
+        // SAFETY: what the peer shows lies in its public mapping.
+        Some(unsafe { PeerSighting::take(memory, dead, peer.public, peer.who) })
     }
 
     /// Which wire carries the connection, and why.
@@ -211,7 +210,7 @@ impl SoftQp {
                 format!(
                     "shm wire to queue pair {} of device {}: the peer is {where_} (same boot id and network \
                      namespace); messages up to {RING_INLINE} bytes travel in the ring; ordering by {barrier}",
-                    Qpn(peer.qpn),
+                    Qpn(peer.who.qpn),
                     peer.node
                 )
             }
@@ -221,7 +220,7 @@ impl SoftQp {
 
 impl Drop for SoftQp {
     fn drop(&mut self) {
-        self.home().remove(self.qpn, self);
+        self.home().remove(self.who.qpn, self);
         let sender = self.sender.get_mut();
         sender.bounce_end();
         if !self.is_settled() {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::core::{Leaving, SoftQp};
 use crate::events::AsyncEvent;
 use crate::soft::barrier;
-use crate::soft::layout::gate;
 use crate::soft::withdrawal::PeerSighting;
 use crate::sync::{Ordering, lock};
 use crate::types::QpState;
@@ -18,7 +17,7 @@ impl SoftQp {
         if self.state.swap(QpState::Err.code(), Ordering::AcqRel) == QpState::Err.code() {
             return;
         }
-        self.public().gate.store(gate(self.qpn, QpState::Err.code()), Ordering::SeqCst);
+        self.public().gate.store(self.who.gate(QpState::Err.code()), Ordering::SeqCst);
         if let Some(table) = &self.claims {
             table.claims.close();
         }
@@ -74,7 +73,7 @@ impl SoftQp {
             Leaving::Left => None,
             // Whoever has it fail does not get on: the peer is seen from here.
             Leaving::Inside => {
-                self.public().gate.store(gate(self.qpn, QpState::Err.code()), Ordering::SeqCst);
+                self.public().gate.store(self.who.gate(QpState::Err.code()), Ordering::SeqCst);
                 barrier::heavy();
                 self.sight_peer()
             }
@@ -82,12 +81,12 @@ impl SoftQp {
         if let Some(peer) = inside {
             self.home().linger(peer);
         }
-        self.public().gate.store(0, Ordering::SeqCst);
         // What it carries out at this moment is over before it is forgotten: memory of peers is unmapped, and of closed queue
-        // pairs used again, once the hazards of all that are known are even.
+        // pairs used again, once the hazards of all that are known are even. Who waits for it sees by the gate that it is gone.
         drop(lock(&self.progress));
+        self.public().gate.store(0, Ordering::SeqCst);
         self.leave_network();
-        self.home().remove(self.qpn, self);
+        self.home().remove(self.who.qpn, self);
         self.home().wait_for_visits(&self.visits);
         self.spec.send_cq.leave(&self.seats.send);
         if !Arc::ptr_eq(&self.seats.send, &self.seats.recv) {

@@ -34,7 +34,7 @@ impl Member for SoftQp {
             None => self.claims.as_ref().map(|table| table.info),
         };
         QpInfo {
-            qpn: self.qpn,
+            who: self.who,
             qp_type: self.spec.options.qp_type,
             public: self.public.offset(),
             ring: self.ring.offset(),
@@ -94,7 +94,7 @@ impl Member for SoftQp {
     }
 
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind) {
-        if !self.peer.get().is_some_and(|peer| peer.node == from && peer.qpn == from_qpn) || self.has_failed() {
+        if !self.peer.get().is_some_and(|peer| peer.node == from && peer.who.qpn == from_qpn) || self.has_failed() {
             return;
         }
         self.home().events().raise(match kind {

@@ -157,7 +157,7 @@ impl SoftQp {
         };
         if self.spec.options.qp_type != QpType::Ud {
             // Its peer does not come through shared memory, and nobody else shall.
-            self.public().peer_qpn.store(NOBODY, Ordering::Release);
+            self.public().peer.store(NOBODY, Ordering::Release);
             self.carrier.store(NETWORK, Ordering::Release);
         }
         if !network.attach(self.qpn(), queue_pair, join) {
@@ -179,7 +179,7 @@ impl SoftQp {
     /// Its own receives, as a peer on this device sees them.
     fn own_view(&self) -> Result<PeerView, ConnectError> {
         let link = Arc::new(Link::local(self.home()));
-        PeerView::new(link, &self.info(), self.recv_rope().clone(), self.receiver.filler())
+        PeerView::new(link, None, &self.info(), self.recv_rope().clone(), self.receiver.filler())
     }
 
     /// The network that it is on.
@@ -259,6 +259,6 @@ const LONGEST_TIMEOUT: Duration = Duration::from_nanos(4096 << 31);
 /// and 0.86 with half of it, where the last packets of each second message wait.
 const WINDOW: u32 = 1 << 20;
 /// No queue pair's number: they have 24 bits.
-const NOBODY: u32 = u32::MAX;
+const NOBODY: u64 = u64::MAX;
 /// READs and atomics at once where nothing else is said.
 const READS: u8 = 16;

@@ -146,7 +146,7 @@ impl SoftQp {
         match request.copy_to(bytes) {
             Ok(()) => self.post_checked(index, wr, &Borrowed { inline: Some(bytes), to: with.to, bind: None }),
             Err(error) => {
-                tracing::error!(%error, qpn = %self.qpn, "a datagram was not read from GPU memory");
+                tracing::error!(%error, qpn = %self.qpn(), "a datagram was not read from GPU memory");
                 self.post_checked(index, wr, with);
             }
         }
@@ -347,7 +347,7 @@ impl SoftQp {
             home: self.home(),
             hazard: self.hazard_word(),
             domain: self.spec.domain,
-            qpn: self.qpn,
+            qpn: self.who.qpn,
             qp_type: self.spec.options.qp_type,
         };
         match request.with.to {

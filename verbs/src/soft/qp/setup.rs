@@ -16,7 +16,7 @@ use crate::soft::block::Block;
 use crate::soft::cq_shared::{Entry, Seat};
 use crate::soft::exec::Sender;
 use crate::soft::home::Home;
-use crate::soft::layout::{QpPublic, gate};
+use crate::soft::layout::{Identity, QpPublic};
 use crate::soft::peer::PeerView;
 use crate::soft::random;
 use crate::soft::receiver::Receiver;
@@ -75,7 +75,7 @@ impl SoftQp {
         let seats = seats(&spec, &public).ok_or_else(full)?;
         let qp = home.add(|qpn| {
             Arc::new(SoftQp {
-                qpn,
+                who: Identity { qpn, life: random::u32().max(1) },
                 psn: Psn::new(random::u32()),
                 state: AtomicU32::new(QpState::Init.code()),
                 public,
@@ -104,7 +104,7 @@ impl SoftQp {
         view.qkey.store(qp.spec.options.qkey, Ordering::Relaxed);
         let pause = u32::try_from(qp.spec.options.min_rnr_timer.as_micros()).unwrap_or(u32::MAX);
         view.rnr_timer_us.store(pause, Ordering::Relaxed);
-        view.gate.store(gate(qp.qpn, QpState::Init.code()), Ordering::Release);
+        view.gate.store(qp.who.gate(QpState::Init.code()), Ordering::Release);
         let Seats { send, recv } = &qp.seats;
         let same = Arc::ptr_eq(send, recv);
         let entry = |seat: &Arc<Seat>, sends, receives| Entry { qp: qp.clone(), seat: seat.clone(), sends, receives };
@@ -128,15 +128,15 @@ impl SoftQp {
         };
         let link = self.spec.node.link_to(soft)?;
         let (info, rope, filler) = link.query(address.qpn.0)?;
-        if info.qpn != address.qpn.0 || info.qp_type != theirs {
+        if info.who.qpn != address.qpn.0 || info.qp_type != theirs {
             return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
         }
-        let view = PeerView::new(link.clone(), &info, rope, filler)?;
+        let view = PeerView::new(link.clone(), Some(self.who), &info, rope, filler)?;
         let public = NonNull::from(view.public());
-        self.public().peer_qpn.store(address.qpn.0, Ordering::Release);
+        self.public().peer.store(info.who.word(), Ordering::Release);
         // SAFETY: nothing is posted before RTS, so nobody carries out requests yet; set-up is by one owner.
         unsafe { (*self.sender.get()).peer = Some(view) };
-        let connected = Connected { link: link.clone(), node: link.peer(), qpn: address.qpn.0, public };
+        let connected = Connected { link: link.clone(), node: link.peer(), who: info.who, public };
         if self.peer.set(connected).is_err() {
             return Err(ConnectError::BadAnswer { why: "the queue pair is connected already" });
         }
@@ -175,7 +175,7 @@ impl SoftQp {
             });
         }
         // Unless it failed meanwhile: a gate that is closed stays so.
-        let [before, after] = [from, to].map(|state| gate(self.qpn, state.code()));
+        let [before, after] = [from, to].map(|state| self.who.gate(state.code()));
         let _ = self.public().gate.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
     }

@@ -9,6 +9,8 @@ use crate::qp::QpOptions;
 use crate::soft::QpSpec;
 use crate::soft::entry::{Entry, FLAG_IMM, KIND_SEND, KIND_WRITE_IMM};
 use crate::soft::exec::taker;
+use crate::soft::layout::{Identity, QpInfo};
+use crate::soft::peer::{Gate, PeerView};
 use crate::soft::ring::{Lines, Slot};
 use crate::soft::visited::Member;
 use crate::sync::Ordering;
@@ -150,4 +152,45 @@ fn a_peer_of_one_that_closes_while_it_is_made_to_fail_is_waited_for() {
     assert!(matches!(failed.why, crate::RevokeBlocked::PeerAccess), "{:?}", failed.why);
     soft_peer.hazard().store(2, Ordering::SeqCst);
     failed.region.try_revoke().expect("the peer has left");
+}
+
+/// Numbers are given anew: a queue pair that has that of a former peer is not its peer.
+#[test]
+fn another_queue_pair_of_the_same_number_is_no_peer() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+    let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
+    let (at, at_peer) = (qp.address(), peer.address());
+    let (_qp, _peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+    let link = pd.node().link_to(&at_peer.soft.unwrap()).unwrap();
+    let is_open = |me: Identity, who: Identity| {
+        let info = QpInfo { who, ..soft_peer.info() };
+        let mut view = PeerView::new(link.clone(), Some(me), &info, soft_peer.rope().clone(), None).unwrap();
+        matches!(view.gate(), Gate::Open(_))
+    };
+    let later = |who: Identity| Identity { life: who.life ^ 1, ..who };
+    let (me, who) = (soft.who, soft_peer.who);
+    assert!(is_open(me, who));
+    assert!(!is_open(me, later(who)), "another was meant");
+    assert!(!is_open(later(me), who), "another was let in");
+}
+
+/// A peer was seen inside an access, left it and was closed; what it showed belongs to another then.
+#[test]
+fn a_peer_that_was_closed_is_outside_whoever_has_its_memory() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+    let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
+    let (at, at_peer) = (qp.address(), peer.address());
+    let (_qp, peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+    soft_peer.hazard().store(1, Ordering::SeqCst);
+    let seen = soft.sight_peer().expect("it is connected");
+    assert!(!seen.is_over());
+    drop(peer);
+    // As it is when the next one there is in its first access.
+    soft_peer.hazard().store(1, Ordering::SeqCst);
+    assert!(seen.is_over(), "a peer that is gone is waited for");
+    assert!(soft.sight_peer().expect("it was connected").is_over());
 }
