@@ -445,6 +445,12 @@ impl Link {
         remote.process.reachable(remote.outbox.socket())
     }
 
+    /// Has them tried again.
+    #[cfg(test)]
+    pub(crate) fn vm_allowed(&self) {
+        self.remote_end().expect("a link to another process").process.allow();
+    }
+
     /// Notes that the system refuses them.
     pub(crate) fn vm_refused(&self) {
         if let Wire::Remote(remote) = &self.wire

@@ -166,3 +166,65 @@ enum Answer {
     Refused(FaultKind),
     Done(u64),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::calc::{Calc, DataType, ReduceOp};
+    use crate::{Access, Buffer, CompletionQueue, Context};
+
+    /// The memory of the next completion.
+    fn done(cq: &mut CompletionQueue) -> Buffer {
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < Duration::from_secs(60), "nothing completes");
+            if let Some(completion) = cq.poll().unwrap() {
+                assert!(completion.status().is_success(), "{completion:?}");
+                return completion.into_buffer().unwrap();
+            }
+        }
+    }
+
+    /// Copies by system call, which were refused once, are not taken up while the owner's thread has a part to copy.
+    #[test]
+    fn what_began_by_bounce_goes_on_so() {
+        let open = || {
+            let ctx = Context::open("soft0").unwrap();
+            (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
+        };
+        let ((pd, mut cq), (far, far_cq)) = (open(), open());
+        let owner = far.node().home();
+        // As if the owner were another process.
+        let link = pd.node().link_by_socket(owner.id()).unwrap();
+        let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let (qp, peer) = (pd.rc(&cq).build().unwrap(), far.rc(&far_cq).access(rights).build().unwrap());
+        let (at, at_peer) = (qp.address(), peer.address());
+        let (mut qp, _peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+        // Memory that is not shared.
+        let target = far.register(vec![0; LEN]).unwrap().expose(rights).unwrap();
+        let local = |byte| pd.register(vec![byte; LEN]).unwrap();
+        let sum = Calc::new(DataType::U8, ReduceOp::Sum).unwrap();
+        for (kind, brings) in [1, 2, 2 + 5].into_iter().enumerate() {
+            link.vm_refused();
+            let busy = owner.enter_as_engine();
+            match kind {
+                0 => qp.write(local(1), target.remote(0..LEN)).signaled().post().unwrap(),
+                1 => qp.read(local(0), target.remote(0..LEN)).signaled().post().unwrap(),
+                _ => qp.read_reduce(local(5), target.remote(0..LEN), sum).signaled().post().unwrap(),
+            };
+            assert!(cq.poll().unwrap().is_none());
+            link.vm_allowed();
+            for _ in 0..100 {
+                assert!(cq.poll().unwrap().is_none(), "it goes another way than it began");
+            }
+            drop(busy);
+            assert!(done(&mut cq).iter().all(|byte| *byte == brings));
+            qp.write(local(2), target.remote(0..LEN)).signaled().post().unwrap();
+            done(&mut cq);
+        }
+        assert!(target.revoke().unwrap().iter().all(|byte| *byte == 2));
+    }
+
+    const LEN: usize = 150_000;
+}

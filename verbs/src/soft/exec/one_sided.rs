@@ -22,7 +22,7 @@ impl Sender {
     pub(crate) fn write_short(&mut self, hazard: &AtomicU32, piece: Piece, remote: RemoteSlice) -> bool {
         let Some(peer) = &self.peer else { return false };
         self.hazard.enter(hazard);
-        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, Place::HOST));
+        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, Place::HOST, false));
         let Some(Found::At(to)) = found else {
             self.hazard.leave(hazard);
             return false;
@@ -38,6 +38,7 @@ impl Sender {
     }
 
     pub(super) fn write(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice) -> Outcome {
+        let begun = self.bouncing.is_some();
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;
         if request.imm.is_some() && !peer.has_room(1) {
@@ -55,7 +56,7 @@ impl Sender {
             Err(NoClaim::Closed) => return self.leave(own, LOST),
         };
         if len > 0 {
-            match reach(peer, settled, remote, Access::REMOTE_WRITE, request.local.place()) {
+            match reach(peer, settled, remote, Access::REMOTE_WRITE, request.local.place(), begun) {
                 Found::At(to) => {
                     let failed = request.pieces(|offset, piece| {
                         // SAFETY: the key granted `len` bytes at `to`, its owner waits for the hazard, and the pieces
@@ -128,6 +129,7 @@ impl Sender {
         remote: RemoteSlice,
         calc: Option<Calc>,
     ) -> Outcome {
+        let begun = self.bouncing.is_some();
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;
         self.hazard.enter(own.hazard);
@@ -139,7 +141,7 @@ impl Sender {
         if len == 0 {
             return self.leave(own, Outcome::Done(WcStatus::SUCCESS, 0));
         }
-        match reach(peer, settled, remote, Access::REMOTE_READ, request.local.place()) {
+        match reach(peer, settled, remote, Access::REMOTE_READ, request.local.place(), begun) {
             Found::At(from) => {
                 let failed = request.pieces(|offset, piece| {
                     // SAFETY: the key granted `len` bytes at `from`, its owner waits for the hazard; the pieces are
@@ -177,6 +179,7 @@ impl Sender {
     }
 
     pub(super) fn atomic(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice, atomic: Atomic) -> Outcome {
+        let begun = self.bouncing.is_some();
         let Some(peer) = &mut self.peer else { return LOST };
         if !remote.addr.is_multiple_of(8) || remote.len != 8 {
             return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
@@ -187,7 +190,7 @@ impl Sender {
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
         };
-        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, Place::HOST) {
+        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, Place::HOST, begun) {
             Found::At(at) => {
                 // SAFETY: the key granted 8 bytes at `at`; arenas and caller memory keep the alignment of the address,
                 // which was checked; all access to exposed memory is atomic or by `device_copy`.
@@ -233,13 +236,24 @@ enum Found {
     Refused,
 }
 
-/// Checks the key for one access, whose local side is at `local`. The caller is inside its hazard.
+/// Checks the key for one access, whose local side is at `local`. The caller is inside its hazard. What has `begun` by bounce
+/// goes on so: the owner's thread may be about to copy a part, or to change a word.
 #[inline(always)]
-fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, local: Place) -> Found {
+fn reach(
+    peer: &PeerView,
+    settled: Settled,
+    remote: RemoteSlice,
+    right: Access,
+    local: Place,
+    begun: bool,
+) -> Found {
     let may = settled.access & right.bits() == right.bits();
     let keys = peer.link.keys();
     let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.who.qpn);
     let Some(grant) = granted.filter(|_| may) else { return Found::Refused };
+    if begun {
+        return Found::Bounce;
+    }
     match peer.link.reach(grant.arena, grant.arena_offset, remote.len, remote.addr) {
         Reach::Mapped(at, place) => {
             if place.is_host() {
