@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
+use std::time::Duration;
 
 const QUERY: i32 = 0;
 const GLOBAL_EXPEDITED: i32 = 1 << 1;
@@ -31,14 +32,33 @@ pub(crate) fn light(asymmetric: bool) {
 }
 
 /// Orders the rare side's store before its load, and every frequent side's too. Some microseconds.
+///
+/// Ends the process if the system does not do what it was registered for, as where a filter of system calls was put on since:
+/// without it memory that a peer writes would be handed out.
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
-    if registered() {
-        let result = membarrier(GLOBAL_EXPEDITED);
-        debug_assert_eq!(result, 0, "membarrier refused after registration");
+    if registered() && !insist(ATTEMPTS, || membarrier(GLOBAL_EXPEDITED) == 0) {
+        let error = std::io::Error::last_os_error();
+        // Whoever has no log shall see it too.
+        eprintln!("qpair: membarrier(2) fails, which worked before: {error}; start again with QPAIR_NO_MEMBARRIER=1");
+        std::process::abort();
     }
     fence(Ordering::SeqCst);
 }
+
+/// Tries what may lack memory for a moment so often at most; false if it does not work.
+fn insist(most: u32, mut attempt: impl FnMut() -> bool) -> bool {
+    (0..most).any(|turn| {
+        if turn > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        attempt()
+    })
+}
+
+/// A second or so in all.
+const ATTEMPTS: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 fn membarrier(command: i32) -> i64 {
     // SAFETY: membarrier takes three integers and touches no memory of the caller.
@@ -51,6 +71,18 @@ mod tests {
     use std::sync::{Arc, Barrier};
 
     use super::*;
+
+    #[test]
+    fn what_lacks_memory_for_a_moment_is_tried_again() {
+        let mut left = 5;
+        let mut attempt = || {
+            left -= 1;
+            left == 0
+        };
+        assert!(!insist(4, &mut attempt));
+        assert!(insist(4, &mut attempt));
+        assert_eq!(left, 0);
+    }
 
     #[test]
     fn one_side_always_sees_the_other() {
