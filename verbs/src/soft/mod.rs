@@ -17,6 +17,8 @@ mod cq;
 mod cq_shared;
 #[cfg(test)]
 mod crowd;
+#[cfg(test)]
+mod ends;
 mod entry;
 mod eventfd;
 mod exec;

@@ -141,7 +141,7 @@ impl Node {
 
     /// The link to the device at `address`, made now if there is none.
     pub(crate) fn link_to(&self, address: &SoftAddress) -> Result<Arc<Link>, ConnectError> {
-        if let Some(link) = lock(&self.links).get(&address.node).filter(|link| !link.is_dead()) {
+        if let Some(link) = lock(&self.links).get(&address.node).filter(|link| !link.is_over()) {
             return Ok(link.clone());
         }
         let local = lock(&NODES).get(&address.node).map(|(node, _)| node.upgrade());
@@ -191,7 +191,7 @@ impl Node {
     fn enter(&self, link: Link) -> Arc<Link> {
         let link = Arc::new(link);
         let mut links = lock(&self.links);
-        if links.get(&link.peer()).is_none_or(|old| old.is_dead()) {
+        if links.get(&link.peer()).is_none_or(|old| old.is_over()) {
             links.insert(link.peer(), link.clone());
         }
         link
@@ -212,14 +212,17 @@ impl Handler for Node {
         control::settle(&self.home, link)
     }
 
-    fn lost(&self, link: &Arc<Link>) {
+    fn lost(&self, link: &Arc<Link>, is_last: bool) {
         {
             let mut links = lock(&self.links);
             if links.get(&link.peer()).is_some_and(|current| Arc::ptr_eq(current, link)) {
                 links.remove(&link.peer());
             }
         }
-        self.home.visit(|member| member.link_lost(link.number(), link.peer(), link.is_dead()));
+        self.home.visit(|member| member.link_lost(link.number(), link.peer(), is_last));
+        if !link.is_dead() {
+            link.hang_up_after(self.home.sight_initiators());
+        }
     }
 
     fn gone(&self) -> Vec<u32> {

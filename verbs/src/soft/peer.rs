@@ -85,6 +85,8 @@ pub(crate) enum Gate {
     NotYet,
     /// Not any more.
     Closed,
+    /// This side has failed: it begins no access any more.
+    Failed,
 }
 
 impl PeerView {
@@ -186,11 +188,14 @@ impl PeerView {
         }
     }
 
-    /// Whether the peer takes requests now. The caller is inside its hazard.
+    /// Whether the peer takes requests now of who is in `state`. The caller is inside its hazard: who has it fail sees that, or is
+    /// seen here.
     #[inline(always)]
-    pub(crate) fn gate(&mut self) -> Gate {
+    pub(crate) fn gate(&mut self, state: &AtomicU32) -> Gate {
         let word = self.public().gate.load(Ordering::Acquire);
-        if word == self.gates[0] || word == self.gates[1] {
+        if has_failed(state) {
+            Gate::Failed
+        } else if word == self.gates[0] || word == self.gates[1] {
             match self.settled {
                 Some(settled) => Gate::Open(settled),
                 None => self.settle(),
@@ -202,11 +207,12 @@ impl PeerView {
         }
     }
 
-    /// The peer's properties, if it was seen ready before and takes requests now. The caller is inside its hazard.
+    /// The peer's properties, if it was seen ready before and takes requests now of who is in `state`. The caller is inside its
+    /// hazard.
     #[inline(always)]
-    pub(crate) fn settled(&self) -> Option<Settled> {
+    pub(crate) fn settled(&self, state: &AtomicU32) -> Option<Settled> {
         let word = self.public().gate.load(Ordering::Acquire);
-        self.settled.filter(|_| word == self.gates[0] || word == self.gates[1])
+        self.settled.filter(|_| (word == self.gates[0] || word == self.gates[1]) && !has_failed(state))
     }
 
     /// True if a datagram queue pair takes datagrams now. The caller is inside its hazard.
@@ -365,6 +371,11 @@ impl PeerView {
     fn ring_bell(&self) {
         self.bell.ring();
     }
+}
+
+#[inline(always)]
+fn has_failed(state: &AtomicU32) -> bool {
+    state.load(Ordering::Relaxed) == QpState::Err.code()
 }
 
 /// Checks what the peer says of a claim table.

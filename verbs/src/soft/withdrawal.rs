@@ -34,7 +34,7 @@ impl Withdrawal {
 pub(crate) struct PeerSighting {
     /// Keeps what the peer shows mapped.
     _memory: Arc<Segment>,
-    /// True once the peer's process is gone.
+    /// True once the peer's process is gone, or has told that it is in no access any more.
     dead: Arc<AtomicBool>,
     public: NonNull<QpPublic>,
     who: Identity,

@@ -1,5 +1,6 @@
-//! What is over on a link once those of this device are who are inside an access: arenas of the peer that are gone, and its
-//! questions whether what was under way has passed. None is waited for, since peers need the control thread.
+//! What is over on a link once those of this device are who are inside an access: arenas of the peer that are gone, its
+//! questions whether what was under way has passed, and the link itself, if the peer makes no sense. None is waited for, since
+//! peers need the control thread.
 
 use std::sync::{Mutex, Weak};
 
@@ -19,6 +20,17 @@ enum Departure {
     Closing(Weak<()>),
     /// The peer asked in that turn. It is answered after all before it: an owner frees what nobody has open then.
     Asked(u64, Initiators),
+    /// The peer is heard no more. It is told so after all before it: it takes the end of the link for that of all accesses.
+    Spurned(Initiators),
+}
+
+/// What the peer is to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// What was under way in that turn has passed.
+    Quiet(u64),
+    /// Nothing follows.
+    HangUp,
 }
 
 impl Departures {
@@ -37,8 +49,12 @@ impl Departures {
         all.push(Departure::Asked(turn, inside));
     }
 
-    /// Goes on with what can; true if something is left. `is_over` says whether initiators have left, `answer` answers a turn.
-    pub(super) fn settle(&self, mut is_over: impl FnMut(&mut Initiators) -> bool, mut answer: impl FnMut(u64)) -> bool {
+    pub(super) fn spurned(&self, inside: Initiators) {
+        lock(&self.0).push(Departure::Spurned(inside));
+    }
+
+    /// Goes on with what can; true if something is left. `is_over` says whether initiators have left, `tell` tells the peer.
+    pub(super) fn settle(&self, mut is_over: impl FnMut(&mut Initiators) -> bool, mut tell: impl FnMut(Told)) -> bool {
         let mut all = lock(&self.0);
         for departure in std::mem::take(&mut *all) {
             let left = match departure {
@@ -49,10 +65,17 @@ impl Departures {
                 Departure::Closing(closing) => (closing.strong_count() > 0).then_some(Departure::Closing(closing)),
                 Departure::Asked(turn, mut inside) => match is_over(&mut inside) && all.is_empty() {
                     true => {
-                        answer(turn);
+                        tell(Told::Quiet(turn));
                         None
                     }
                     false => Some(Departure::Asked(turn, inside)),
+                },
+                Departure::Spurned(mut inside) => match is_over(&mut inside) && all.is_empty() {
+                    true => {
+                        tell(Told::HangUp);
+                        None
+                    }
+                    false => Some(Departure::Spurned(inside)),
                 },
             };
             all.extend(left);
@@ -71,10 +94,10 @@ mod tests {
     use super::*;
     use crate::soft::home::Home;
 
-    /// Settles while those who were inside an access have left it, or not; whether something is left, and the turns answered.
-    fn settle(departures: &Departures, have_left: bool) -> (bool, Vec<u64>) {
+    /// Settles while those who were inside an access have left it, or not; whether something is left, and what is told.
+    fn settle(departures: &Departures, have_left: bool) -> (bool, Vec<Told>) {
         let mut answered = Vec::new();
-        let left = departures.settle(|_| have_left, |turn| answered.push(turn));
+        let left = departures.settle(|_| have_left, |told| answered.push(told));
         (left, answered)
     }
 
@@ -86,11 +109,20 @@ mod tests {
         lock(&departures.0).push(Departure::Closing(Arc::downgrade(&open)));
         departures.asked(2, home.sight_initiators());
         assert_eq!(settle(&departures, false), (true, vec![]));
-        assert_eq!(settle(&departures, true), (true, vec![1]));
+        assert_eq!(settle(&departures, true), (true, vec![Told::Quiet(1)]));
         drop(open);
         assert_eq!(settle(&departures, false), (true, vec![]));
-        assert_eq!(settle(&departures, true), (false, vec![2]));
+        assert_eq!(settle(&departures, true), (false, vec![Told::Quiet(2)]));
         assert_eq!(settle(&departures, true), (false, vec![]));
+    }
+
+    #[test]
+    fn the_end_is_told_last() {
+        let (home, departures) = (Home::new().unwrap(), Departures::default());
+        departures.asked(1, home.sight_initiators());
+        departures.spurned(home.sight_initiators());
+        assert_eq!(settle(&departures, false), (true, vec![]));
+        assert_eq!(settle(&departures, true), (false, vec![Told::Quiet(1), Told::HangUp]));
     }
 
     #[test]
@@ -98,6 +130,6 @@ mod tests {
         let (home, departures) = (Home::new().unwrap(), Departures::default());
         (1..=1000).for_each(|turn| departures.asked(turn, home.sight_initiators()));
         assert_eq!(lock(&departures.0).len(), MANY);
-        assert_eq!(settle(&departures, true).1.last(), Some(&1000));
+        assert_eq!(settle(&departures, true).1.last(), Some(&Told::Quiet(1000)));
     }
 }

@@ -2,16 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use mio::unix::SourceFd;
 use mio::{Registry, Token};
 
 use super::answers::{Answer, Answers, PassedRope};
-use super::departures::Departures;
+use super::departures::{Departures, Told};
 use super::message::{BounceOp, Message};
 use super::outbox::Outbox;
 use super::peer_arenas::{Mapped, PeerArenas, Reach};
@@ -173,30 +174,60 @@ impl Link {
         self.dead.load(Ordering::Acquire)
     }
 
+    /// True once nobody begins anything over the link: the other end is gone, or heard no more. Who takes it up publishes that,
+    /// fences, and looks at this; so whoever ends it sees that, or is seen.
+    #[inline(always)]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_dead() || self.is_spurned()
+    }
+
     /// Marks the link as over and lets everybody who waits for an answer go.
     pub(crate) fn end(&self) {
-        self.dead.store(true, Ordering::Release);
+        self.dead.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if let Wire::Remote(remote) = &self.wire {
             remote.answers.wake();
         }
     }
 
+    #[inline(always)]
     pub(super) fn is_spurned(&self) -> bool {
         self.spurned.load(Ordering::Acquire)
     }
 
-    /// Hears the peer no more, and tells it so. Only the end of its process, or of its side of the link, tells that it is
-    /// outside of this device's memory.
-    pub(crate) fn spurn(&self) {
-        self.spurned.store(true, Ordering::Release);
-        if let Some(socket) = self.socket() {
-            socket.hang_up();
+    /// Hears the peer no more. Only the end of its process, or of its side of the link, tells that it is outside of this device's
+    /// memory.
+    pub(super) fn spurn(&self) {
+        self.spurned.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Tells a spurned peer that it is heard no more, once those have left who are `inside` an access: it takes the end of the
+    /// link for that of all accesses to its memory.
+    pub(crate) fn hang_up_after(&self, inside: Initiators) {
+        if let Wire::Remote(remote) = &self.wire {
+            remote.departures.spurned(inside);
         }
     }
 
-    /// Has the control thread hear of the link under `token`.
+    /// Has the control thread hear of the link, and of the end of the peer's process, under `token`.
     pub(super) fn watch(&self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
-        self.remote_end().map_or(Ok(()), |remote| remote.outbox.watch(registry, token))
+        let Some(remote) = self.remote_end() else { return Ok(()) };
+        remote.process.watch(registry, token)?;
+        remote.outbox.watch(registry, token)
+    }
+
+    /// The control thread hears of it no more.
+    pub(super) fn unwatch(&self, registry: &Registry) {
+        if let Some(remote) = self.remote_end() {
+            remote.process.unwatch(registry);
+            let _ = registry.deregister(&mut SourceFd(&remote.outbox.socket().as_raw_fd()));
+        }
+    }
+
+    /// True once the peer's process has ended. Another that it started may hold the socket open still.
+    pub(super) fn has_peer_ended(&self) -> bool {
+        self.remote_end().is_some_and(|remote| remote.process.has_ended())
     }
 
     /// Sends what the socket had no room for.
@@ -208,10 +239,6 @@ impl Link {
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.remote_end().map(|remote| remote.outbox.socket())
-    }
-
-    pub(super) fn raw_fd(&self) -> RawFd {
-        self.socket().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     fn remote_end(&self) -> Option<&Remote> {
@@ -350,8 +377,11 @@ impl Link {
 
     /// Unmaps what can be and answers what can be answered; true if something is left. `is_over` as in [`Departures::settle`].
     pub(super) fn settle(&self, is_over: impl FnMut(&mut Initiators) -> bool) -> bool {
-        let answer = |turn| _ = self.send(&Message::Quiet { turn });
-        self.remote_end().is_some_and(|remote| remote.departures.settle(is_over, answer))
+        let Some(remote) = self.remote_end() else { return false };
+        remote.departures.settle(is_over, |told| match told {
+            Told::Quiet(turn) => _ = self.send(&Message::Quiet { turn }),
+            Told::HangUp => remote.outbox.socket().hang_up(),
+        })
     }
 
     /// Sends the peer an arena of ours. For the control thread.

@@ -19,5 +19,7 @@ pub(crate) use link::Link;
 pub(crate) use message::{BounceOp, Message};
 pub(crate) use peer_arenas::Reach;
 pub(crate) use serve::{Drained, Greeted, drain, greet, settle};
+#[cfg(test)]
+pub(crate) use socket::accept;
 pub(crate) use socket::{Socket, listen};
 pub(crate) use thread::{Control, Handler};

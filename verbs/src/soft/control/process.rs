@@ -1,9 +1,11 @@
-//! The process at the other end of a link, whose memory the system may copy from and to.
+//! The process at the other end of a link, whose memory the system may copy from and to, and whose end it tells.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -26,7 +28,11 @@ impl Process {
     /// If the system does not say whose that is.
     pub(super) fn of(socket: &Socket) -> io::Result<Self> {
         let pid = socket.peer()?.pid;
-        Ok(Process::numbered(if switches::no_process_vm() { 0 } else { pid }))
+        let process = Process::numbered(pid);
+        if switches::no_process_vm() {
+            process.refuse();
+        }
+        Ok(process)
     }
 
     /// That of number `pid`, or none for 0. It was at the other end of a socket before: as long as that is open, the number has
@@ -38,6 +44,25 @@ impl Process {
             open(pid).map_err(not_told).ok()
         });
         Process { refused: AtomicBool::new(known.is_none()), known }
+    }
+
+    /// Has `token` told of its end, if that can be seen from here.
+    pub(super) fn watch(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        let Some((_, end)) = &self.known else { return Ok(()) };
+        registry.register(&mut SourceFd(&end.as_raw_fd()), token, Interest::READABLE)
+    }
+
+    pub(super) fn unwatch(&self, registry: &Registry) {
+        if let Some((_, end)) = &self.known {
+            let _ = registry.deregister(&mut SourceFd(&end.as_raw_fd()));
+        }
+    }
+
+    /// True once it has ended, if that can be seen from here.
+    pub(super) fn has_ended(&self) -> bool {
+        let Some((_, end)) = &self.known else { return false };
+        let mut fds = [PollFd::new(end, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec::default()))) == Ok(1)
     }
 
     /// Its number, if its memory may be copied from or to by system calls now: it has not ended, and `socket` still leads to it,

@@ -86,16 +86,20 @@ pub(crate) enum Drained {
 }
 
 /// Handles what waits on a link, up to one turn of it: peers that send without end keep nobody else from being heard. Of a
-/// spurned one nothing is read any more, so that it is stopped by its full socket; only its end is looked for.
+/// spurned one nothing is read any more, so that it is stopped by its full socket; only its end is looked for. That of its
+/// process counts as well as that of its socket, which processes that it started may have.
 pub(crate) fn drain(home: &Home, link: &Link) -> Drained {
     use io::ErrorKind::{ConnectionReset, WouldBlock};
     let Some(socket) = link.socket() else { return Drained::Over };
     if link.is_spurned() {
-        return if socket.is_hung_up() { Drained::Over } else { Drained::Open };
+        return if socket.is_hung_up() || link.has_peer_ended() { Drained::Over } else { Drained::Open };
     }
+    // What it said last waits already.
+    let has_ended = link.has_peer_ended();
     for _ in 0..TURN {
         match socket.recv() {
             Ok(Some(packet)) => handle(home, link, packet),
+            Err(error) if error.kind() == WouldBlock && has_ended => return Drained::Over,
             Err(error) if error.kind() == WouldBlock => return Drained::Open,
             Err(error) if error.kind() != ConnectionReset => {
                 tracing::warn!(%error, peer = %link.peer(), "a peer sent what is no message; it is heard no more");

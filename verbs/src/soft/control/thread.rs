@@ -43,8 +43,8 @@ pub(crate) trait Handler: Send + Sync {
     fn drain(&self, link: &Link) -> Drained;
     /// Goes on with what a peer waits for; true if something is left.
     fn settle(&self, link: &Link) -> bool;
-    /// The other end of a link is gone, or makes no sense.
-    fn lost(&self, link: &Arc<Link>);
+    /// The other end of a link makes no sense, or the link has ended: `is_last` if no other leads to that device.
+    fn lost(&self, link: &Arc<Link>, is_last: bool);
     /// Arenas of ours that went since the last call.
     fn gone(&self) -> Vec<u32>;
     /// Memory that went since the last call and that peers may look at still.
@@ -250,16 +250,17 @@ impl Loop {
                     Drained::More => self.hear_again(token),
                     Drained::Nonsense => {
                         link.spurn();
-                        handler.lost(&link);
+                        handler.lost(&link, false);
                         // It may have ended already, which is not told again.
                         self.hear_again(token);
                     }
                     Drained::Over => {
                         self.links.remove(&token);
                         self.control.links.store(self.links.len(), Ordering::Release);
-                        let _ = self.poll.registry().deregister(&mut SourceFd(&link.raw_fd()));
+                        link.unwatch(&self.registry);
                         link.end();
-                        handler.lost(&link);
+                        let is_last = self.links.values().all(|other| other.peer() != link.peer());
+                        handler.lost(&link, is_last);
                     }
                 }
             }
@@ -402,7 +403,7 @@ mod tests {
             false
         }
 
-        fn lost(&self, _: &Arc<Link>) {}
+        fn lost(&self, _: &Arc<Link>, _: bool) {}
 
         fn gone(&self) -> Vec<u32> {
             Vec::new()

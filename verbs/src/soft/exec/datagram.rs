@@ -77,7 +77,7 @@ impl UdTarget {
     /// Claims a receive whose memory is within reach and fills it. Inside the hazard.
     fn deliver(&self, own: &Own, request: &Request<'_>, len: u32) -> Fate {
         let public = self.view.public();
-        if !self.view.is_open() || public.qkey.load(Ordering::Relaxed) != self.qkey || self.view.link.is_dead() {
+        if !self.view.is_open() || public.qkey.load(Ordering::Relaxed) != self.qkey || self.view.link.is_over() {
             return Fate::Dropped;
         }
         let needed = u64::from(len) + GRH_BYTES as u64;

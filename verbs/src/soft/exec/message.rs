@@ -23,13 +23,18 @@ impl Sender {
     /// # Safety
     /// The piece is readable, and nobody writes it.
     #[inline(always)]
-    pub(crate) unsafe fn send_short(&mut self, hazard: &AtomicU32, piece: Piece, solicited: bool) -> bool {
+    pub(crate) unsafe fn send_short(
+        &mut self,
+        (hazard, state): (&AtomicU32, &AtomicU32),
+        piece: Piece,
+        solicited: bool,
+    ) -> bool {
         let Some(peer) = &mut self.peer else { return false };
         let short = peer.takes_inside(piece.len) && peer.has_room_inside(lines_for(piece.len));
         let Some(receive) = peer.known_receive().filter(|_| short && self.bouncing.is_none()) else { return false };
         self.hazard.enter_light(hazard);
         barrier::light(peer.link.asymmetric());
-        if peer.settled().is_none() {
+        if peer.settled(state).is_none() {
             self.hazard.leave(hazard);
             return false;
         }

@@ -1,6 +1,6 @@
 //! WRITE, READ, READ with reduction, and atomics: the key is checked, then the peer's memory is touched directly.
 
-use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
+use super::request::{FLUSHED, LOST, Outcome, Own, Piece, Request, Wait};
 use super::sender::{Sender, Whose, take};
 use crate::calc::{self, Calc};
 use crate::gpu::Place;
@@ -19,10 +19,16 @@ impl Sender {
     /// Writes one piece, if the peer's memory is mapped and nothing is in the way. False, with nothing done, if not: see
     /// [`write`](Sender::write).
     #[inline(always)]
-    pub(crate) fn write_short(&mut self, hazard: &AtomicU32, piece: Piece, remote: RemoteSlice) -> bool {
+    pub(crate) fn write_short(
+        &mut self,
+        (hazard, state): (&AtomicU32, &AtomicU32),
+        piece: Piece,
+        remote: RemoteSlice,
+    ) -> bool {
         let Some(peer) = &self.peer else { return false };
         self.hazard.enter(hazard);
-        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, Place::HOST, false));
+        let found =
+            peer.settled(state).map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, Place::HOST, false));
         let Some(Found::At(to)) = found else {
             self.hazard.leave(hazard);
             return false;
@@ -45,10 +51,11 @@ impl Sender {
             return own.or_dropped(Wait::Room);
         }
         self.hazard.enter(own.hazard);
-        let settled = match peer.gate() {
+        let settled = match peer.gate(own.state) {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, own.or_dropped(Wait::Peer)),
             Gate::Closed => return self.leave(own, own.or_lost()),
+            Gate::Failed => return self.leave(own, FLUSHED),
         };
         let receive = match request.imm.map(|_| peer.next_receive(peer.who.qpn, false)).transpose() {
             Ok(receive) => receive.map(|receive| receive.index),
@@ -133,10 +140,11 @@ impl Sender {
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;
         self.hazard.enter(own.hazard);
-        let settled = match peer.gate() {
+        let settled = match peer.gate(own.state) {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
+            Gate::Failed => return self.leave(own, FLUSHED),
         };
         if len == 0 {
             return self.leave(own, Outcome::Done(WcStatus::SUCCESS, 0));
@@ -185,10 +193,11 @@ impl Sender {
             return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
         }
         self.hazard.enter(own.hazard);
-        let settled = match peer.gate() {
+        let settled = match peer.gate(own.state) {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
+            Gate::Failed => return self.leave(own, FLUSHED),
         };
         let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, Place::HOST, begun) {
             Found::At(at) => {
@@ -239,14 +248,7 @@ enum Found {
 /// Checks the key for one access, whose local side is at `local`. The caller is inside its hazard. What has `begun` by bounce
 /// goes on so: the owner's thread may be about to copy a part, or to change a word.
 #[inline(always)]
-fn reach(
-    peer: &PeerView,
-    settled: Settled,
-    remote: RemoteSlice,
-    right: Access,
-    local: Place,
-    begun: bool,
-) -> Found {
+fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, local: Place, begun: bool) -> Found {
     let may = settled.access & right.bits() == right.bits();
     let keys = peer.link.keys();
     let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.who.qpn);

@@ -17,6 +17,8 @@ use crate::types::{QpType, Rkey};
 pub(crate) struct Own<'a> {
     pub(crate) home: &'a Arc<Home>,
     pub(crate) hazard: &'a AtomicU32,
+    /// Its [`QpState`](crate::QpState), as a code.
+    pub(crate) state: &'a AtomicU32,
     pub(crate) domain: u64,
     pub(crate) qpn: u32,
     pub(crate) qp_type: QpType,
@@ -156,6 +158,7 @@ impl Request<'_> {
 }
 
 pub(crate) const LOST: Outcome = Outcome::Done(WcStatus::RETRY_EXC_ERR, 0);
+pub(crate) const FLUSHED: Outcome = Outcome::Done(WcStatus::WR_FLUSH_ERR, 0);
 
 impl Own<'_> {
     /// An unreliable connection drops what a reliable one waits with.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::bounce_area::Bouncing;
-use super::request::{Outcome, Own, Piece, Wait};
+use super::request::{FLUSHED, Outcome, Own, Piece, Wait};
 use crate::calc::Calc;
 use crate::error::GpuError;
 use crate::gpu::Place;
@@ -88,10 +88,11 @@ impl Own<'_> {
     /// `None` if the peer's gate is open, else what comes of the request. The caller is inside its hazard.
     #[inline(always)]
     pub(super) fn gate(&self, peer: &mut PeerView) -> Option<Outcome> {
-        match peer.gate() {
+        match peer.gate(self.state) {
             Gate::Open(_) => None,
             Gate::NotYet => Some(self.or_dropped(Wait::Peer)),
             Gate::Closed => Some(self.or_lost()),
+            Gate::Failed => Some(FLUSHED),
         }
     }
 

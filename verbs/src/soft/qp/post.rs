@@ -77,17 +77,18 @@ impl SoftQp {
     #[inline(always)]
     fn carry_out_short(&self, op: &Op, piece: Piece, solicited: bool) -> bool {
         let is_free = !self.send.is_full(self.send.posted()) && self.carrier.load(Ordering::Acquire) == POSTER;
-        if !is_free || self.has_failed() {
+        if !is_free {
             return false;
         }
+        let own = (self.hazard_word(), &self.state);
         // SAFETY: `carrier` is POSTER, and only the poster, which we are, changes that.
         let sender = unsafe { &mut *self.sender.get() };
         match op {
             Op::Write(remote) if remote.len == piece.len as u64 && piece.len > 0 => {
-                sender.write_short(self.hazard_word(), piece, *remote)
+                sender.write_short(own, piece, *remote)
             }
             // SAFETY: the piece is memory that is posted, and that nobody else touches.
-            Op::Send => unsafe { sender.send_short(self.hazard_word(), piece, solicited) },
+            Op::Send => unsafe { sender.send_short(own, piece, solicited) },
             _ => false,
         }
     }
@@ -346,6 +347,7 @@ impl SoftQp {
         let own = Own {
             home: self.home(),
             hazard: self.hazard_word(),
+            state: &self.state,
             domain: self.spec.domain,
             qpn: self.who.qpn,
             qp_type: self.spec.options.qp_type,

@@ -143,8 +143,8 @@ impl SoftQp {
         // Who withdraws a key sees the peer, or the peer, whom the gate is opened to next, sees that the key is gone.
         fence(Ordering::SeqCst);
         self.modify(QpState::Rtr)?;
-        // Had the peer died before it was entered above, nobody would tell this queue pair.
-        if link.is_dead() {
+        // Had the link ended before the peer was entered above, nobody would tell this queue pair.
+        if link.is_over() {
             self.fail();
         }
         Ok(())

@@ -7,6 +7,7 @@ use super::{OwnedQp, SoftQp};
 use crate::memory::ExposedRegion;
 use crate::qp::QpOptions;
 use crate::soft::QpSpec;
+use crate::soft::ends::{Spoken, has_looked, wait_until};
 use crate::soft::entry::{Entry, FLAG_IMM, KIND_SEND, KIND_WRITE_IMM};
 use crate::soft::exec::taker;
 use crate::soft::layout::{Identity, QpInfo};
@@ -28,6 +29,10 @@ const SENDER: NodeId = NodeId([7; 16]);
 
 impl Claimed {
     fn new() -> Claimed {
+        Claimed::by(SENDER)
+    }
+
+    fn by(sender: NodeId) -> Claimed {
         let ctx = Context::open("soft0").unwrap();
         let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
         let handle = cq.handle();
@@ -39,7 +44,7 @@ impl Claimed {
         for region in &receives {
             qp.post_recv(region.local(0..4096).into(), 0).unwrap();
         }
-        let claimed = qp.claims.as_ref().unwrap().claims.claim(taker(SENDER), |index| (index < 2).then_some(()));
+        let claimed = qp.claims.as_ref().unwrap().claims.claim(taker(sender), |index| (index < 2).then_some(()));
         assert_eq!(claimed, Ok((0, ())));
         Claimed { qp, cq, receives }
     }
@@ -111,6 +116,21 @@ fn a_sender_that_died_holds_nothing_up() {
     }
 }
 
+/// Two devices that link to each other at once have two links.
+#[test]
+fn a_sender_is_gone_with_the_last_of_its_links() {
+    let sender = Spoken::new();
+    let claimed = Claimed::by(sender.id());
+    let node = claimed.qp.spec.node.clone();
+    let [first, second] = [(); 2].map(|()| sender.link_to(&node));
+    drop(first);
+    has_looked(&node);
+    assert!(!claimed.qp.receiver.is_void(0), "it may fill what it claimed");
+    drop(second);
+    wait_until("its claim is void", || claimed.qp.receiver.is_void(0));
+    claimed.close();
+}
+
 #[test]
 fn closing_waits_until_nobody_looks_at_the_queue_pair() {
     let ctx = Context::open("soft0").unwrap();
@@ -167,13 +187,16 @@ fn another_queue_pair_of_the_same_number_is_no_peer() {
     let is_open = |me: Identity, who: Identity| {
         let info = QpInfo { who, ..soft_peer.info() };
         let mut view = PeerView::new(link.clone(), Some(me), &info, soft_peer.rope().clone(), None).unwrap();
-        matches!(view.gate(), Gate::Open(_))
+        matches!(view.gate(&soft.state), Gate::Open(_))
     };
     let later = |who: Identity| Identity { life: who.life ^ 1, ..who };
     let (me, who) = (soft.who, soft_peer.who);
     assert!(is_open(me, who));
     assert!(!is_open(me, later(who)), "another was meant");
     assert!(!is_open(later(me), who), "another was let in");
+    // A link of which the peer is told nothing more is hung up once those have left who were inside: nobody comes after them.
+    soft.state.store(QpState::Err.code(), Ordering::SeqCst);
+    assert!(!is_open(me, who), "who has failed is let in");
 }
 
 /// A peer was seen inside an access, left it and was closed; what it showed belongs to another then.

@@ -21,7 +21,7 @@ use crate::soft::send_queue::{SendQueue, SendSlot};
 use crate::soft::withdrawal::Withdrawal;
 use crate::status::WcStatus;
 use crate::sync::{AtomicU32, Ordering};
-use crate::types::{Access, QpType};
+use crate::types::{Access, QpState, QpType};
 
 /// A queue pair on the network. Used under the engine's lock.
 pub(super) struct Attached {
@@ -158,9 +158,9 @@ impl Attached {
 
     /// Does what is no request for the peer.
     fn carry_out(&self, slot: &SendSlot, home: &Arc<Home>) -> WcStatus {
-        let hazard = AtomicU32::new(0);
+        let (hazard, state) = (AtomicU32::new(0), AtomicU32::new(QpState::Rts.code()));
         let Join { qp_type, domain, .. } = self.join;
-        let own = Own { home, hazard: &hazard, domain, qpn: self.qpn.0, qp_type };
+        let own = Own { home, hazard: &hazard, state: &state, domain, qpn: self.qpn.0, qp_type };
         let Some(stalled) = &slot.stalled else { return WcStatus::GENERAL_ERR };
         if self.is_closed {
             return WcStatus::WR_FLUSH_ERR;
