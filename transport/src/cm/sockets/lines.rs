@@ -67,13 +67,18 @@ impl Line {
 }
 
 impl Sockets {
-    /// Sends a message. If that fails, [`Notice::Ended`] follows.
+    /// Sends a message. If that fails, [`Notice::Ended`] follows, after what the peer had said.
     pub(crate) fn send(&mut self, id: SocketId, message: &Message) {
-        if let Some(stream) = self.stream(id)
-            && let Err(end) = stream.send(message)
-        {
-            self.end(id, end);
-        }
+        let Some(stream) = self.stream(id) else { return };
+        let Err(end) = stream.send(message) else { return };
+        let mut said = Vec::new();
+        // How it ended is known.
+        let _ = stream.progress(|heard| match heard {
+            Heard::Message(message) => said.push(Notice::Message { socket: id, message }),
+            Heard::Busy(_) | Heard::Agreed => {}
+        });
+        self.notices.append(&mut said);
+        self.end(id, end);
     }
 
     /// The peer that connected has said hello: it has its time for the rest.

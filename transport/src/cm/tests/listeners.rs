@@ -106,6 +106,28 @@ fn who_parts_says_farewell_before_it_hangs_up() {
 }
 
 #[test]
+fn what_a_peer_said_before_it_hung_up_is_heard_by_who_finds_out_when_speaking() {
+    let (mut sockets, _, address) = listening();
+    let (socket, mut peer) = guest(&mut sockets, address);
+    sockets.send(socket, &Message::Accept(hello()));
+    peer.write_all(&record(&Message::Ready)).unwrap();
+    notices(&mut sockets, 1, NOW);
+    peer.write_all(&record(&Message::Farewell)).unwrap();
+    // What it has not read has the system refuse whatever follows.
+    drop(peer);
+    let start = Instant::now();
+    while sockets.notices().is_empty() {
+        sockets.send(socket, &Message::Ready);
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let all = std::mem::take(sockets.notices());
+    let [Notice::Message { message: Message::Farewell, .. }, Notice::Ended { socket: by, .. }] = &all[..] else {
+        panic!("{all:?}");
+    };
+    assert_eq!(*by, socket);
+}
+
+#[test]
 fn a_flood_of_messages_is_cut_off() {
     let (mut sockets, _, address) = listening();
     let (socket, mut flood) = guest(&mut sockets, address);
