@@ -345,7 +345,8 @@ impl Worker {
             (Stage::Up, StreamEnd::HungUp | StreamEnd::System(_)) => {
                 self.break_off(index, CloseReason::PeerLost(Lost::HungUp));
             }
-            (Stage::Recovering(_), StreamEnd::HungUp | StreamEnd::System(_)) => self.give_up_recovering(index),
+            // It ends once what had come by its queue pair is taken.
+            (Stage::Recovering(_), StreamEnd::HungUp | StreamEnd::System(_)) => {}
             (_, end) => {
                 let error = handshake(end);
                 self.break_off(index, ConnectFailure::Handshake { address, error }.into());

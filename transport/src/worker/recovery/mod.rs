@@ -108,7 +108,7 @@ impl Worker {
         self.schedule(index, now);
     }
 
-    /// Goes on where queue pairs have given back what they had.
+    /// Goes on where queue pairs have given back what they had, and ends what nobody is there for any more.
     pub(super) fn look_at_recovering(&mut self) -> Result<(), WorkerError> {
         if !self.recovering {
             return Ok(());
@@ -120,7 +120,12 @@ impl Worker {
         for index in 0..self.endpoints.bound() {
             let Some(endpoint) = self.endpoints.at(index) else { continue };
             let is_drained = endpoint.reads.is_empty() && endpoint.copied == 0;
+            let has_hung_up = endpoint.socket.is_none();
             let Stage::Recovering(recovery) = &mut endpoint.stage else { continue };
+            if has_hung_up {
+                self.give_up_recovering(index);
+                continue;
+            }
             self.recovering = true;
             if matches!(recovery.step, Step::Draining) && is_drained {
                 recovery.step = Step::Pausing;

@@ -239,6 +239,26 @@ fn what_was_sent_before_a_close_arrives_though_the_queue_pair_fails() {
     assert!(recovered > 20, "{recovered}");
 }
 
+/// The peer's CLOSE waits in the queue when the queue pair fails, and the peer hangs up before the queue is looked at.
+#[test]
+fn what_came_before_a_hang_up_counts_though_the_queue_pair_fails() {
+    let (mut a, at_a, mut b, at_b) = two(config(), config());
+    let index = at_a.index as usize;
+    a.close(at_a);
+    assert!(a.poll().unwrap().is_none());
+    b.close(at_b);
+    let reason = end(&mut b);
+    assert!(reason.is_orderly(), "{reason}");
+    a.suspend(index, CloseReason::PeerLost(Lost::QueuePair));
+    let begin = Instant::now();
+    while a.endpoints.at(index).is_some_and(|endpoint| endpoint.socket.is_some()) {
+        assert!(begin.elapsed() < PATIENCE);
+        a.service(a.now(), Some(Duration::ZERO)).unwrap();
+    }
+    let reason = end(&mut a);
+    assert!(reason.is_orderly(), "{reason}");
+}
+
 #[test]
 fn a_renewal_that_is_not_due_ends_the_connection() {
     for config in [Config::default(), config()] {
