@@ -13,6 +13,7 @@ use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
 use super::memory::Payload;
 use super::seen::Note;
+use super::watch::Watch;
 use crate::cm::HandshakeError;
 use crate::engine::Exposed;
 
@@ -27,14 +28,14 @@ pub(crate) struct Withheld {
 impl Worker {
     /// The application closes a connection.
     pub(super) fn begin_close(&mut self, ep: EndpointId) {
-        let deadline = self.now().saturating_add(self.config.close_timeout);
+        let now = self.now();
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         if matches!(endpoint.stage, Stage::Ending { .. }) || endpoint.closed_here {
             return;
         }
         endpoint.closed_here = true;
         endpoint.note(self.pace.now(), Note::new("this side closes"));
-        endpoint.deadline.get_or_insert(deadline);
+        let due = endpoint.closing.get_or_insert(Watch::new(now)).due(self.config.close_timeout);
         endpoint.link.close();
         let waits = matches!(endpoint.stage, Stage::Recovering(_)) || endpoint.link.queued() > 0;
         if !endpoint.is_connected() && !waits {
@@ -43,17 +44,17 @@ impl Worker {
         for key in self.inbox.release_offers(ep.peer()) {
             endpoint.link.want(key);
         }
-        self.schedule(ep.index as usize, deadline);
+        self.schedule(ep.index as usize, due);
         self.advance(ep.index as usize);
     }
 
     /// The peer sends nothing more, and waits for this side to say so too.
     pub(super) fn peer_closes(&mut self, index: usize) {
-        let deadline = self.now().saturating_add(self.config.close_timeout);
+        let now = self.now();
         if let Some(endpoint) = self.endpoints.at(index) {
-            endpoint.deadline.get_or_insert(deadline);
+            let due = endpoint.closing.get_or_insert(Watch::new(now)).due(self.config.close_timeout);
             endpoint.note(self.pace.now(), Note::new("the peer closes"));
-            self.schedule(index, deadline);
+            self.schedule(index, due);
         }
     }
 

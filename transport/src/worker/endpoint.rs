@@ -19,6 +19,7 @@ use super::rails::Lanes;
 use super::recovery::{Recovery, Repeats, Trial};
 use super::seen::{History, Note, Traffic};
 use super::staging::PieceKey;
+use super::watch::Watch;
 use crate::cm::{Renewal, SocketId};
 use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, RESERVED_SLOTS, RemoteMemory, Shares, Threshold};
 
@@ -73,8 +74,8 @@ pub(crate) struct Endpoint {
     pub(crate) asked: Duration,
     /// When it is looked after next.
     pub(crate) timer: Option<Duration>,
-    /// A close must be over by then.
-    pub(crate) deadline: Option<Duration>,
+    /// Of a close, which must be over in time.
+    pub(crate) closing: Option<Watch>,
     /// The connection broke, at that time: it ends once what had come before is delivered.
     pub(crate) broken: Option<(CloseReason, Duration)>,
     /// Where the peer came in, until the application is told of it.
@@ -211,6 +212,11 @@ impl Endpoint {
     pub(crate) fn note(&mut self, now: Duration, note: Note) {
         tracing::trace!(parent: &self.span, "{note:?}");
         self.history.note(now, note, self.link.sequences());
+    }
+
+    /// True if it closes, and has not come to an end within `limit`.
+    pub(super) fn is_late(&mut self, now: Duration, limit: Duration) -> bool {
+        self.closing.as_mut().is_some_and(|closing| closing.is_over(now, limit))
     }
 
     /// True if the queue pair has failed. Devices move it to the error state by themselves, and not every one tells of it: a

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Worker;
 use super::endpoint::Stage;
 use super::ids::EndpointId;
+use super::watch::Watch;
 
 impl Drop for Worker {
     /// Waits until the peers' devices have what was posted, no longer than [`Config::close_timeout`](crate::Config).
@@ -18,16 +19,16 @@ impl Drop for Worker {
         self.sockets.stop_all_listening();
         // What is posted up to now: peers that send on are answered meanwhile, which would have no end.
         let last: Vec<_> = self.endpoints.iter().map(|endpoint| (endpoint.id, endpoint.link.posted())).collect();
-        let deadline = self.now().saturating_add(self.config.close_timeout);
+        let (limit, mut watch) = (self.config.close_timeout, Watch::new(self.now()));
         let mut polls = 0;
         while last.iter().any(|&(ep, count)| self.is_behind(ep, count)) {
             self.signal_ends(&last);
             let now = self.now();
-            if now >= deadline {
+            if watch.is_over(now, limit) {
                 return tracing::warn!("a peer's device did not answer: what was sent last may be lost");
             }
             // What is awaited is no event, and may be taken on the way to sleep: hence a look in between.
-            let until = deadline.min(now.saturating_add(LOOK));
+            let until = watch.due(limit).min(now.saturating_add(LOOK));
             let polled = if polls < POLLS { self.poll() } else { self.sleep(now, Some(until)) };
             match polled {
                 Ok(Some(_)) => {}

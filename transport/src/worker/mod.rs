@@ -30,6 +30,7 @@ mod staging;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod watch;
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -181,12 +181,13 @@ impl Worker {
         self.look_at_rails(index, now);
         self.look_at_line(index);
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
+        if endpoint.is_late(now, self.config.close_timeout) {
             return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
         }
         let life = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
         let trial = endpoint.trial.as_ref().map(|_| now);
-        let due = [life, endpoint.deadline, trial].into_iter().flatten().min();
+        let closing = endpoint.closing.as_ref().map(|closing| closing.due(self.config.close_timeout));
+        let due = [life, closing, trial].into_iter().flatten().min();
         if let Some(due) = due {
             // Not before the next look: what could not be done now is tried again then.
             self.schedule(index, due.max(now + INTERVAL));

@@ -138,7 +138,7 @@ impl Endpoint {
             streams: StreamCounts::default(),
             asked: Duration::ZERO,
             timer: None,
-            deadline: None,
+            closing: None,
             broken: None,
             listener: None,
             reserved: false,

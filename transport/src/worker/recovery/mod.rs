@@ -17,11 +17,11 @@ use super::event::{Event, Returned};
 use super::ids::OpId;
 use super::seen::Note;
 use super::service::FLUSH_LIMIT;
+use super::watch::Watch;
 use crate::engine::is_before;
 
 pub(super) use repeats::Repeats;
 pub(super) use trial::Trial;
-use trial::Watch;
 
 /// How far a connection is whose queue pair failed.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
         let is_over = recovery.is_over(now, self.config.recovery);
-        if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
+        if endpoint.is_late(now, self.config.close_timeout) {
             self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
         } else if is_over {
             self.give_up_recovering(index);

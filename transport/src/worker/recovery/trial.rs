@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::engine::RAILS;
 use crate::worker::error::{CloseReason, Lost};
+use crate::worker::watch::Watch;
 
 /// From when its queue pair failed until another has carried something: those between, which only seemed to work, count.
 #[derive(Debug)]
@@ -70,50 +71,16 @@ impl Trial {
     }
 }
 
-/// Time that was watched: a clock that jumps takes a part of a limit, and not all.
-#[derive(Debug)]
-pub(super) struct Watch {
-    looked: Duration,
-    watched: Duration,
-}
-
-impl Watch {
-    pub(super) fn new(now: Duration) -> Self {
-        Watch { looked: now, watched: Duration::ZERO }
-    }
-
-    pub(super) fn is_over(&mut self, now: Duration, limit: Duration) -> bool {
-        let gone = now.saturating_sub(std::mem::replace(&mut self.looked, now));
-        self.watched = self.watched.saturating_add(gone.min(limit / LOOKS));
-        self.watched >= limit
-    }
-}
-
 /// Queue pairs that come to nothing and are followed by another at once, for each that carries something: of as many rails as
 /// there may be, each twice.
 const AT_ONCE: u32 = 2 * RAILS as u32;
 /// First and longest pause before another.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(250);
-/// Looks before a limit is over, at least.
-const LOOKS: u32 = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_jump_of_the_clock_takes_a_part_of_a_limit_and_not_all() {
-        let second = Duration::from_secs(1);
-        let looks = |apart: Duration| {
-            let mut watch = Watch::new(second);
-            (1..).take_while(|look| !watch.is_over(second + apart * *look, second)).count() + 1
-        };
-        assert_eq!((looks(3600 * second), looks(second / 100)), (LOOKS as usize, 100));
-        let mut watch = Watch::new(second);
-        assert!(!watch.is_over(Duration::ZERO, 2 * second), "a clock that goes back takes nothing");
-        assert!(!Watch::new(second).is_over(second * 2, Duration::MAX));
-    }
 
     #[test]
     fn a_pause_comes_after_many_tries_and_grows() {

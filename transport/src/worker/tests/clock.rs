@@ -103,3 +103,33 @@ fn a_jump_alone_gives_up_no_connection_that_recovers() {
     assert_eq!(jumps, 8, "a clock that does nothing but jump is believed in the end");
     assert!(matches!(end(&mut worker), CloseReason::PeerLost(_)));
 }
+
+#[test]
+fn a_jump_alone_ends_no_connection_that_closes() {
+    use super::recovery::two;
+    let (mut worker, ep, mut peer, _) = two(Config::default(), Config::default());
+    worker.close(ep);
+    let now = worker.now();
+    worker.service(now + HOUR, Some(Duration::ZERO)).unwrap();
+    assert!(events(&mut worker).is_empty(), "the peer had no time to answer");
+    let begin = Instant::now();
+    let mut ends = [None, None];
+    while ends.iter().any(Option::is_none) {
+        assert!(begin.elapsed() < PATIENCE, "{ends:?}");
+        for (worker, end) in [&mut worker, &mut peer].into_iter().zip(&mut ends) {
+            if let Some(Event::Closed { reason, .. }) = worker.poll().unwrap() {
+                *end = Some(reason);
+            }
+        }
+    }
+    assert!(ends.iter().flatten().all(CloseReason::is_orderly), "{ends:?}");
+    // Nor is one closed for ever whose peer does nothing.
+    let (mut worker, ep, _peer, _) = two(Config::default(), Config::default());
+    worker.close(ep);
+    let now = worker.now();
+    let ended = (1..=20).find_map(|hours| {
+        worker.service(now + hours * HOUR, Some(Duration::ZERO)).unwrap();
+        events(&mut worker).pop()
+    });
+    assert!(matches!(ended, Some(Event::Closed { reason: CloseReason::CloseTimedOut(_), .. })), "{ended:?}");
+}
