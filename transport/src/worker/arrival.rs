@@ -38,6 +38,15 @@ impl At {
     }
 }
 
+/// How messages go to the application.
+#[derive(Clone, Copy)]
+pub(super) struct WayIn {
+    /// The inbox hands out what comes as it is.
+    pub(super) plain: bool,
+    /// Short ones are copied.
+    pub(super) copies: bool,
+}
+
 /// What a completion brings, looked at where it is.
 pub(super) enum InPlace<'e> {
     /// A short message that simply goes to the application. Its endpoint has taken note of it.
@@ -51,13 +60,12 @@ pub(super) enum InPlace<'e> {
 }
 
 impl<'e> InPlace<'e> {
-    /// `plain`: the inbox hands out what comes as it is.
     // Each way out makes its value where it is returned: a copy of what was just written would have the processor wait until all
     // that was written before, for peers too, has left it.
     #[inline(always)]
     pub(super) fn of(
         endpoints: &'e mut Endpoints,
-        plain: bool,
+        WayIn { plain, copies }: WayIn,
         completion: &Completion<'_>,
         awaited: &mut impl Await,
     ) -> Self {
@@ -65,7 +73,7 @@ impl<'e> InPlace<'e> {
             return InPlace::Other;
         }
         let Some(bytes) = completion.message() else { return InPlace::Other };
-        let message = Message::copied(bytes, HEADER_BYTES);
+        let message = if copies { Message::copied(bytes, HEADER_BYTES) } else { None };
         if message.is_none() && !awaited.is_something() {
             return InPlace::Other;
         }
@@ -148,7 +156,7 @@ impl Worker {
         }
         // Last of all, so that the message is put together where the caller wants it.
         let slab = self.slabs.lend(slab, ep);
-        Some(Plain { ep, envelope: header.envelope, message: Message::new(slab, HEADER_BYTES..len) })
+        Some(Plain { ep, envelope: header.envelope, message: Message::new(slab, HEADER_BYTES..len, self.lends_from) })
     }
 
     /// A message that is not the plain case.
@@ -188,7 +196,8 @@ impl Worker {
         if let Some(endpoint) = self.endpoints.get_mut(ep) {
             endpoint.received.count(length);
         }
-        let whole = || Message::new(&slab, HEADER_BYTES..len);
+        let from = self.lends_from;
+        let whole = || Message::new(&slab, HEADER_BYTES..len, from);
         match self.inbox.eager(ep.peer(), envelope, length, || Body::Message(whole())) {
             Arrival::Matched(posted) => self.fill(ep, envelope, posted, whole()),
             Arrival::Misfit { posted, held } => {

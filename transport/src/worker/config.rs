@@ -38,6 +38,7 @@ pub struct Config {
     pub(crate) pool_limit: usize,
     pub(crate) huge_pages: HugePages,
     pub(crate) in_place: Option<usize>,
+    pub(crate) lend_short: bool,
     pub(crate) registration_cache: usize,
     pub(crate) unmatched: Unmatched,
     pub(crate) shared_receives: Option<SharedReceives>,
@@ -91,6 +92,7 @@ impl Default for Config {
             pool_limit: 1 << 30,
             huge_pages: HugePages::Try,
             in_place: None,
+            lend_short: false,
             registration_cache: 256 << 20,
             unmatched: Unmatched::Deliver,
             // A queue of its own costs a sender no atomic operation, and some 25 ns less a message.
@@ -234,6 +236,15 @@ impl Config {
     #[must_use]
     pub fn in_place(mut self, from: usize) -> Self {
         self.in_place = Some(from);
+        self
+    }
+
+    /// Whether messages of at most 32 bytes stay in the memory that they landed in, as longer ones do (default: no; they are copied,
+    /// which takes less time). Peers that send more than the application lets go of wait then, whatever the length of their messages,
+    /// once that is some times their [`window`](Config::window); else short ones that are kept are bounded by nobody.
+    #[must_use]
+    pub fn lend_short(mut self, lends: bool) -> Self {
+        self.lend_short = lends;
         self
     }
 

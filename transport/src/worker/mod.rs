@@ -104,6 +104,8 @@ pub struct Worker {
     cut_short: bool,
     /// Someone may be asleep over this worker's descriptor.
     armed: bool,
+    /// From which length on messages stay where they landed.
+    lends_from: usize,
     counters: Counters,
     next_op: u64,
     // Touched now and then.
@@ -231,6 +233,7 @@ impl Worker {
             has_other_queues: rails.count() > 0,
             cut_short: false,
             armed: false,
+            lends_from: if config.lend_short { 0 } else { memory::SHORT + 1 },
             counters: Counters::default(),
             next_op: 1,
             pool,

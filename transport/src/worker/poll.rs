@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qpair_verbs::{Arm, Local, PostError, Slab, WcOpcode};
 
-use super::arrival::{At, BUSY, InPlace, Plain};
+use super::arrival::{At, BUSY, InPlace, Plain, WayIn};
 use super::awaited::{Await, Nothing};
 use super::endpoint::Endpoint;
 use super::error::WorkerError;
@@ -240,6 +240,7 @@ impl Worker {
     #[inline(never)]
     fn reap_awaiting(&mut self, awaited: &mut impl Await) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
+            let way = WayIn { plain: self.inbox.is_plain(), copies: self.lends_from > 0 };
             let polled = if awaited.is_something() { self.cq.poll_in_place() } else { self.cq.poll() };
             let Some(completion) = polled? else {
                 self.idle()?;
@@ -252,7 +253,7 @@ impl Worker {
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());
                 // A message that is copied is read where it is, and its receive posted again at once.
-                match InPlace::of(&mut self.endpoints, self.inbox.is_plain(), &completion, awaited) {
+                match InPlace::of(&mut self.endpoints, way, &completion, awaited) {
                     InPlace::Taken(endpoint) => {
                         let ep = endpoint.id;
                         let posted = self.slabs.post_again(completion, endpoint);

@@ -10,7 +10,8 @@ use qpair_verbs::{Slab, SlabView};
 /// or slicing it. While any part of it is alive, that memory takes no other message; who keeps many for long should copy
 /// them.
 ///
-/// A message of at most 32 bytes is inside this value, which costs less than sharing.
+/// A message of at most 32 bytes is inside this value, which costs less than sharing, unless
+/// [`Config::lend_short`](crate::Config::lend_short) says otherwise.
 ///
 /// It is not [`Bytes`], because memory behind `Bytes` could not be used again without an allocation for each message:
 /// `Bytes::from_owner` allocates, and says of what it made that it is not unique even when nobody else has a part of it
@@ -24,14 +25,15 @@ pub struct Message {
     view: Option<SlabView>,
 }
 
-const SHORT: usize = 32;
+/// Bytes that are inside the value.
+pub(in crate::worker) const SHORT: usize = 32;
 
 impl Message {
-    /// The bytes `range` of `slab`.
+    /// The bytes `range` of `slab`, where they lie if they are `lent` or more; that is more than [`SHORT`], or all are.
     #[inline(always)]
-    pub(crate) fn new(slab: &Slab, range: Range<usize>) -> Self {
+    pub(crate) fn new(slab: &Slab, range: Range<usize>, lent: usize) -> Self {
         let len = range.len();
-        if len > SHORT {
+        if len > SHORT || len >= lent {
             return Message { len, words: [0; SHORT / 8], view: Some(slab.share(range)) };
         }
         // All four words, whatever the length: no loop and no call. What lies beyond the length is never looked at.
@@ -145,8 +147,11 @@ mod tests {
             // At the end there are fewer than 32 bytes to look at.
             for start in [0, 3, 100 - len] {
                 let start = start.min(100 - len);
-                let message = Message::new(&slab, start..start + len);
                 let expected = &bytes[start..start + len];
+                let lent = Message::new(&slab, start..start + len, 0);
+                assert!(lent == expected && !slab.is_unique());
+                drop(lent);
+                let message = Message::new(&slab, start..start + len, SHORT + 1);
                 assert!(message == expected && message.clone() == expected);
                 assert_eq!(slab.is_unique(), len <= SHORT);
                 assert!(message.slice(len / 3..len) == expected[len / 3..]);

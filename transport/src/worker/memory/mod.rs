@@ -10,6 +10,7 @@ mod slabs;
 mod target;
 
 pub use message::Message;
+pub(super) use message::SHORT;
 pub use payload::Payload;
 
 pub(crate) use pool::Pool;

@@ -177,7 +177,7 @@ impl Worker {
                 (Body::Into { op, memory: target.memory, result }, None)
             }
             (posted, Local::Slab(slab)) => {
-                let message = Message::new(&slab, 0..len);
+                let message = Message::new(&slab, 0..len, self.lends_from);
                 self.pool.lend(slab);
                 (Body::Message(message), posted)
             }

@@ -465,3 +465,26 @@ fn what_was_sent_with_a_request_that_is_over_is_released_once() {
     assert!(matches!(worker.ready.pop_front(), Some(Event::Released { op, .. }) if op == OpId::new(70, Some(ep))));
     assert!(worker.ready.is_empty());
 }
+
+#[test]
+fn short_messages_that_are_lent_and_kept_hold_their_sender_up() {
+    let most = 2000;
+    for lends in [false, true] {
+        let (mut worker, ep, _) = mirror(Config::default().window(8).lend_short(lends));
+        let mut kept = Vec::new();
+        let send = |worker: &mut Worker, kept: &mut Vec<Message>| {
+            let is_sent = worker.send_copy(ep, Tag(1), b"short").is_ok();
+            for _ in 0..8 {
+                if let Some(Event::Received { message, .. }) = worker.poll().unwrap() {
+                    assert!(message == *b"short");
+                    kept.push(message);
+                }
+            }
+            is_sent
+        };
+        let sent = (0..most).filter(|_| send(&mut worker, &mut kept)).count();
+        assert_eq!((sent < most, kept.len()), (lends, sent));
+        kept.clear();
+        assert!((0..most).filter(|_| send(&mut worker, &mut kept)).count() > 0, "it goes on when they are let go");
+    }
+}
