@@ -8,7 +8,7 @@ use super::cache::PlanCache;
 use super::exec::Exec;
 use super::net::Net;
 use super::run::Run;
-use super::stash::Early;
+use super::stash::{Early, MOST};
 use super::straight::{Came, Straight};
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause, TimeLimit, Wait};
@@ -409,8 +409,18 @@ impl Engine<'_> {
             return Ok(false);
         }
         if self.net.is_to_come(fields.rank, fields.sequence) {
+            if !self.net.stash.has_room(fields.rank) {
+                let reason = format!(
+                    "it is ahead of rank {} by {MOST} messages: have it wait now and then, as at a barrier",
+                    self.net.me
+                );
+                return Err(Box::new(Fault::Failed { rank: fields.rank, reason }));
+            }
             self.net.stash.push(Early { fields, contents });
-            return Ok(true);
+            // No wait is for what others are ahead with, or they could have it go on for ever.
+            let mut waiting =
+                self.runs.iter().filter(|run| !run.is_active()).filter_map(|run| self.cache.get(run.plan));
+            return Ok(waiting.any(|plan| plan.slot(fields.rank).is_some()));
         }
         Err(self.net.differs(fields))
     }

@@ -134,13 +134,15 @@ impl Net {
             .window(window)
             .endpoints(ranks as usize + SPARE)
             .unmatched(Unmatched::HoldLong)
+            // What came early is kept, however short: so a peer is so far ahead at most.
+            .lend_short(true)
             // A peer answers when it comes to its next operation; how long to wait for that is decided here.
             .connect_timeout(FOREVER)
             .guest_timeout(GUESTS)
             .patience(0, 0);
         let mut worker = Worker::new(config)?;
         let listener = worker.listen((ip, 0))?;
-        let (stash, strangers) = (Stash::new(64 * ranks as usize), Strangers::new(settings.hello));
+        let (stash, strangers) = (Stash::new(ranks as usize), Strangers::new(settings.hello));
         let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
         let slots = Slots::new(asked, worker.through(), worker.domain());
         Ok(Net {

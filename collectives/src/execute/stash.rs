@@ -17,15 +17,23 @@ pub(super) struct Early {
 
 /// Messages that came early, in their order.
 ///
-/// A message keeps its slab, and a peer has but so many, so that the transport bounds how many there are.
+/// A message keeps its slab, and peers have but so many, so that the transport bounds how many there are of all.
 #[derive(Debug)]
 pub(super) struct Stash {
     early: VecDeque<Early>,
+    /// How many there are of each rank's.
+    counts: Vec<u32>,
 }
 
 impl Stash {
-    pub(super) fn new(capacity: usize) -> Self {
-        Stash { early: VecDeque::with_capacity(capacity) }
+    pub(super) fn new(ranks: usize) -> Self {
+        Stash { early: VecDeque::with_capacity(64 * ranks), counts: vec![0; ranks] }
+    }
+
+    /// Whether a rank's next fits: their numbers tell so many apart.
+    #[inline]
+    pub(super) fn has_room(&self, rank: u32) -> bool {
+        self.counts.get(rank as usize).is_some_and(|&count| count < MOST)
     }
 
     #[inline]
@@ -33,8 +41,20 @@ impl Stash {
         self.early.is_empty()
     }
 
+    /// Keeps a message of a rank that has room.
     pub(super) fn push(&mut self, early: Early) {
+        if let Some(count) = self.counts.get_mut(early.fields.rank as usize) {
+            *count += 1;
+        }
         self.early.push_back(early);
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Early> {
+        let early = self.early.remove(at)?;
+        if let Some(count) = self.counts.get_mut(early.fields.rank as usize) {
+            *count -= 1;
+        }
+        Some(early)
     }
 
     /// All of them.
@@ -42,16 +62,65 @@ impl Stash {
         self.early.iter()
     }
 
+    /// How many there are of `rank`'s for its operation `sequence` with this rank.
+    pub(super) fn count(&self, rank: u32, sequence: u16) -> usize {
+        let of = |early: &&Early| early.fields.rank == rank && early.fields.sequence == sequence;
+        self.early.iter().filter(of).count()
+    }
+
     /// The first one of `rank`'s for its operation `sequence` with this rank.
     pub(super) fn take(&mut self, rank: u32, sequence: u16) -> Option<Early> {
         let due = |early: &Early| early.fields.rank == rank && early.fields.sequence == sequence;
         let at = self.early.iter().position(due)?;
-        self.early.remove(at)
+        self.remove(at)
     }
 
     /// That message.
     pub(super) fn take_message(&mut self, due: Fields) -> Option<Message> {
         let at = self.early.iter().position(|early| early.fields == due)?;
-        self.early.remove(at).map(|early| early.contents)
+        self.remove(at).map(|early| early.contents)
+    }
+}
+
+/// Messages of a rank that wait, at most: half as many as operations whose numbers are told apart.
+pub(super) const MOST: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use qpair_transport::{Config, Event, Tag, Worker};
+
+    use super::*;
+    use crate::execute::tag::Kind;
+
+    fn message() -> Message {
+        let mut worker = Worker::new(Config::default()).unwrap();
+        let listener = worker.listen("127.0.0.1:0").unwrap();
+        let ep = worker.connect(listener.local_addr()).unwrap();
+        loop {
+            match worker.poll().unwrap() {
+                Some(Event::Connected { .. }) => worker.send_copy(ep, Tag(0), b"early").unwrap(),
+                Some(Event::Received { message, .. }) => return message,
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_has_room_for_as_many_as_can_be_told_apart() {
+        let (mut stash, contents) = (Stash::new(2), message());
+        let early = |rank, number: u32| {
+            let fields = Fields { kind: Kind::Data, rank, plan: 0, sequence: number as u16, message: 0 };
+            Early { fields, contents: contents.clone() }
+        };
+        for number in 0..MOST {
+            assert!(stash.has_room(1));
+            stash.push(early(1, number));
+        }
+        assert!(!stash.has_room(1) && stash.has_room(0) && !stash.has_room(2));
+        assert_eq!((stash.count(1, 7), stash.count(0, 7)), (1, 0));
+        assert!(stash.take(0, 7).is_none() && !stash.has_room(1));
+        assert!(stash.take(1, 7).is_some() && stash.has_room(1));
+        assert!(stash.take_message(early(1, 8).fields).is_some());
+        assert_eq!(stash.counts, [0, MOST - 2]);
     }
 }

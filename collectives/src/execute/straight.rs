@@ -305,8 +305,10 @@ impl Course<'_> {
                 }
                 Ok(Polled::Message((taken, false))) => return self.stop(Came::Unfit(taken)),
                 Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {
-                    Some(fields) => self.net.stash.push(Early { fields, contents: message }),
-                    None => return self.stop(Came::Event(Event::Received { ep, tag, message })),
+                    Some(fields) if self.net.stash.has_room(fields.rank) => {
+                        self.net.stash.push(Early { fields, contents: message })
+                    }
+                    _ => return self.stop(Came::Event(Event::Received { ep, tag, message })),
                 },
                 Ok(Polled::Event(event)) => return self.stop(Came::Event(event)),
                 Ok(_) if self.may_wait(patience) => {}
