@@ -198,6 +198,11 @@ impl Compiled {
         self.slots.get(rank as usize).copied().filter(|&slot| slot != NO_SLOT)
     }
 
+    /// What `rank` does in the plan, if it has messages with it.
+    pub(super) fn peer(&self, rank: u32) -> Option<&PlanPeer> {
+        self.slot(rank).map(|slot| &self.peers[slot as usize])
+    }
+
     /// The receive of that message, if there is such a message.
     #[inline]
     pub(super) fn receive(&self, slot: u16, message: u32) -> Option<u32> {

@@ -251,7 +251,8 @@ impl Engine<'_> {
             return Ok(false);
         }
         net.announce(plan)?;
-        plan.introduced = net.epoch;
+        // Where one has left, it is looked at again each time.
+        plan.introduced = if plan.peers.iter().all(|peer| peer.ep.is_some()) { net.epoch } else { 0 };
         Ok(true)
     }
 
@@ -320,7 +321,7 @@ impl Engine<'_> {
             Event::Closed { ep, reason } => {
                 if let Some((rank, fault)) = self.net.closed(ep, &reason) {
                     for at in 0..self.runs.len() {
-                        if self.exec(at)?.needs(rank) {
+                        if self.needs(at, rank)? {
                             return Err(self.cause(rank, fault));
                         }
                     }
@@ -342,6 +343,24 @@ impl Engine<'_> {
             _ => {}
         }
         Ok(false)
+    }
+
+    /// Whether the operation at a place can not go on without what `rank` has not given so far.
+    #[cold]
+    fn needs(&mut self, at: usize, rank: u32) -> Outcome<bool> {
+        let exec = self.exec(at)?;
+        if exec.is_active() {
+            return Ok(exec.needs(rank));
+        }
+        let plan = |run: &Run| self.cache.get(run.plan);
+        let Some((own, peer)) =
+            self.runs.get(at).and_then(|run| plan(run)).and_then(|own| Some((own, own.peer(rank)?)))
+        else {
+            return Ok(false);
+        };
+        let waiting = self.runs.iter().take(at).filter(|run| !run.is_active()).filter_map(|run| plan(run));
+        let before = waiting.filter(|plan| plan.peer(rank).is_some() && plan.is_numbered_with(own)).count();
+        Ok(!self.net.has_given_all(peer, &own.call, before as u64))
     }
 
     /// The worker is done with a slot of an operation.

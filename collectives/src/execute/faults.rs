@@ -7,14 +7,14 @@ use crate::fault::{Fault, Place};
 use crate::plan::What;
 
 impl Exec<'_> {
-    /// Whether the operation still waits for something of `rank`.
+    /// Whether the operation, which has started, still waits for something of `rank`.
     pub(super) fn needs(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
         let open = |(number, step): (usize, &Step)| {
             let came = self.run.messages[number].is_some() || self.run.staged.came(number as u32, step.dst.len);
             step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
         };
-        !self.run.active || self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
+        self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
     }
 
     /// Where this rank waits: for `rank`, if it waits for that; else for a peer that has not even begun, since others may

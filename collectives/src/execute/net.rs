@@ -252,17 +252,21 @@ impl Net {
         rank < self.me && self.peers.get(rank as usize).is_some_and(|peer| peer.link == Link::None)
     }
 
-    /// Begins to connect to the peers of `plan` that this rank is to connect to. True once all are connected.
+    /// Begins to connect to the peers of `plan` that this rank is to connect to. True once all are connected, but for those that
+    /// have left and given all of their part.
     ///
     /// Of two ranks the lower connects: both know from the plan that they need each other.
     pub(super) fn connect(&mut self, plan: &mut Compiled) -> Outcome<bool> {
         let mut up = true;
         for planned in &mut plan.peers {
+            let is_closed = matches!(self.peers[planned.rank as usize].link, Link::Closed { .. });
+            let does_without = is_closed && self.has_given_all(planned, &plan.call, 0);
             let peer = &mut self.peers[planned.rank as usize];
             // It may have another meaning since, see `announced`.
             planned.theirs = None;
             match peer.link {
                 Link::Up(ep) => planned.ep = Some(ep),
+                Link::Closed { .. } if does_without => planned.ep = None,
                 Link::Closed { left } => return Err(ended(planned.rank, left)),
                 Link::None if self.me < planned.rank => {
                     let failed = |reason| Fault::Failed { rank: self.me, reason };

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::net::Net;
+use super::steps::PlanPeer;
 use crate::plan::Collective;
 
 /// Operations with a peer of which one comes after the other. Both number them alike.
@@ -59,28 +60,43 @@ impl Net {
         Number { stream, number }
     }
 
+    /// Whether all of a peer's part in an operation has come, and nothing is its to take: the operation does without it. `before`:
+    /// how many that it numbers alike begin before.
+    pub(super) fn has_given_all(&self, peer: &PlanPeer, call: &Call, before: u64) -> bool {
+        let stream = stream(call.collective);
+        let Some(known) = self.peers.get(peer.rank as usize) else { return false };
+        let number = Number { stream, number: known.streams[usize::from(stream)].begun + before };
+        let takes = peer.sends.1 > 0 || peer.ahead > 0 || peer.reaches > 0 || peer.reached;
+        !takes && self.stash.count(peer.rank, number.sequence()) >= peer.expected as usize
+    }
+
     fn stream(&self, rank: u32, sequence: u16) -> Option<&Stream> {
         self.peers.get(rank as usize)?.streams.get(usize::from(sequence >> NUMBER_BITS))
     }
 
-    /// The number of the operation with a peer that a message is for: the closest to the next of its stream.
+    /// How far after the next operation of its stream the one is that a message is for: the closest. A peer is never ahead by more
+    /// than is kept of it, which is far less than can be told apart.
+    fn ahead(sequence: u16, next: u64) -> i64 {
+        let unused = u16::BITS - NUMBER_BITS;
+        i64::from((sequence.wrapping_sub(next as u16) << unused) as i16 >> unused)
+    }
+
+    /// The number of the operation with a peer that a message is for; 0 if it is for none that there was.
     pub(super) fn number(&self, rank: u32, sequence: u16) -> u64 {
         let next = self.stream(rank, sequence).map_or(0, |stream| stream.begun);
-        let unused = u16::BITS - NUMBER_BITS;
-        let ahead = (sequence.wrapping_sub(next as u16) << unused) as i16 >> unused;
-        next.wrapping_add_signed(ahead.into())
+        next.saturating_add_signed(Self::ahead(sequence, next))
     }
 
     /// Whether that is one that this rank has not begun.
     pub(super) fn is_to_come(&self, rank: u32, sequence: u16) -> bool {
-        self.stream(rank, sequence).is_some_and(|stream| self.number(rank, sequence) >= stream.begun)
+        self.stream(rank, sequence).is_some_and(|stream| Self::ahead(sequence, stream.begun) >= 0)
     }
 
     /// What that operation was, if it was one of the last of its stream.
     pub(super) fn past(&self, rank: u32, sequence: u16) -> Option<Call> {
         let stream = self.stream(rank, sequence)?;
-        let number = self.number(rank, sequence);
-        let recent = number < stream.begun && stream.begun - number <= PAST as u64;
-        if recent { stream.past[number as usize % PAST] } else { None }
+        let ago = -Self::ahead(sequence, stream.begun);
+        let number = stream.begun.checked_sub(u64::try_from(ago).ok()?)?;
+        if (1..=PAST as i64).contains(&ago) { stream.past[number as usize % PAST] } else { None }
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Early {
 
 /// Messages that came early, in their order.
 ///
-/// A message keeps its slab, and peers have but so many, so that the transport bounds how many there are of all.
+/// A message keeps its slab, and a peer has but so many, so that the transport bounds how many there are.
 #[derive(Debug)]
 pub(super) struct Stash {
     early: VecDeque<Early>,
@@ -87,6 +87,8 @@ pub(super) const MOST: u32 = 4096;
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use qpair_transport::{Config, Event, Tag, Worker};
 
     use super::*;
@@ -96,13 +98,15 @@ mod tests {
         let mut worker = Worker::new(Config::default()).unwrap();
         let listener = worker.listen("127.0.0.1:0").unwrap();
         let ep = worker.connect(listener.local_addr()).unwrap();
-        loop {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
             match worker.poll().unwrap() {
                 Some(Event::Connected { .. }) => worker.send_copy(ep, Tag(0), b"early").unwrap(),
                 Some(Event::Received { message, .. }) => return message,
                 _ => {}
             }
         }
+        panic!("nothing comes");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Ranks that leave, panic or keep others waiting; and arguments that make no sense.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+use qpair_collectives::{Algorithm, CollectiveError, Communicator, ReduceOp};
 
 use crate::support::group;
 
@@ -80,6 +81,130 @@ fn a_rank_that_has_done_its_part_may_leave() {
             assert!(vector.iter().all(|&element| element == 6.0));
         });
     }
+}
+
+/// All that the last rank needs of it had come before.
+#[test]
+fn what_a_rank_sent_before_it_left_is_taken_by_operations_that_begin_later() {
+    let left = Barrier::new(2);
+    group(3, |comm| {
+        let mut vector = comm.buffer::<f32>(100).unwrap();
+        for rank in [1, 2] {
+            match comm.rank() {
+                0 => comm.recv(&mut vector, rank).unwrap(),
+                me if me == rank => comm.send(&mut vector, 0).unwrap(),
+                _ => {}
+            }
+        }
+        vector.fill(comm.rank() as f32);
+        match comm.rank() {
+            // It has left when the other's comes, for which this one waits first.
+            2 => {
+                (0..3).for_each(|_| comm.send(&mut vector, 0).unwrap());
+                drop((vector, comm));
+                left.wait();
+            }
+            1 => {
+                left.wait();
+                comm.send(&mut vector, 0).unwrap();
+            }
+            _ => {
+                comm.recv(&mut vector, 1).unwrap();
+                for _ in 0..3 {
+                    vector.fill(0.0);
+                    comm.recv(&mut vector, 2).unwrap();
+                    assert!(vector.iter().all(|&element| element == 2.0));
+                }
+                let error = comm.recv(&mut vector, 2).unwrap_err();
+                assert!(matches!(error, CollectiveError::RankLeft { rank: 2, .. }), "{error}");
+            }
+        }
+    });
+}
+
+/// The last operation of a program, to whose root others have given their part when the last of them comes.
+#[test]
+fn ranks_may_leave_before_the_last_of_a_gather_comes() {
+    let left = Barrier::new(3);
+    group(4, |comm| {
+        comm.set_algorithm(Algorithm::Flat);
+        let (me, ranks) = (comm.rank(), comm.size());
+        let mut parts = comm.buffer::<u32>(if me == 0 { ranks } else { 0 }).unwrap();
+        let mut part = comm.buffer::<u32>(1).unwrap();
+        part[0] = me as u32;
+        if me == 3 {
+            left.wait();
+        }
+        comm.gather(&mut part, &mut parts, 0).unwrap();
+        match me {
+            0 => assert_eq!(parts[..], [0, 1, 2, 3]),
+            3 => {}
+            _ => {
+                drop((part, parts, comm));
+                left.wait();
+            }
+        }
+    });
+}
+
+/// As many as the other takes wait for it; the rest is not sent before.
+#[test]
+fn a_rank_that_is_ahead_by_far_with_short_messages_waits_for_one_that_is_busy() {
+    let (first, messages, sent) = (10_000, 30_000, AtomicU64::new(0));
+    group(3, |comm| {
+        let mut vector = comm.buffer::<u64>(1).unwrap();
+        match comm.rank() {
+            0 => {
+                for number in 0..messages {
+                    if number == first {
+                        comm.recv(&mut vector, 2).unwrap();
+                    }
+                    comm.recv(&mut vector, 1).unwrap();
+                    assert_eq!(vector[0], number);
+                }
+            }
+            1 => {
+                for number in 0..messages {
+                    vector[0] = number;
+                    comm.send(&mut vector, 0).unwrap();
+                    sent.store(number, Ordering::Relaxed);
+                }
+            }
+            _ => {
+                // Until the other gets no further.
+                let count = || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    sent.load(Ordering::Relaxed)
+                };
+                while count() != count() {}
+                comm.send(&mut vector, 0).unwrap();
+            }
+        }
+    });
+}
+
+/// What is sent for operations that a rank has not begun is nothing that it waits for.
+#[test]
+fn a_rank_that_sends_and_sends_puts_no_time_limit_of_others_off() {
+    group(3, |comm| {
+        let mut vector = comm.buffer::<u64>(1).unwrap();
+        comm.barrier().unwrap();
+        let error = match comm.rank() {
+            0 => {
+                comm.set_timeout(Duration::from_millis(300));
+                comm.recv(&mut vector, 2).unwrap_err()
+            }
+            1 => {
+                let mut sends = (0..3000).map(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    comm.send(&mut vector, 0)
+                });
+                sends.find_map(Result::err).expect("the other's time is over")
+            }
+            _ => comm.barrier().unwrap_err(),
+        };
+        assert!(matches!(error, CollectiveError::TimedOut { .. }), "{error}");
+    });
 }
 
 #[test]
