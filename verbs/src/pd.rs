@@ -1,7 +1,6 @@
 //! Protection domains: what belongs together, and where memory and queue pairs are made.
 
 use std::any::Any;
-use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -125,16 +124,13 @@ impl ProtectionDomain {
     /// from [`alloc`](ProtectionDomain::alloc) is faster.
     ///
     /// # Errors
-    /// [`MemoryError`] if it is empty or too long, or the device refuses it; the vector is dropped then.
+    /// [`MemoryError`] if it is empty or too long, or the device refuses it; the vector is dropped then, or never where a device
+    /// keeps a registration of it that another refused.
     pub fn register(&self, vector: Vec<u8>) -> Result<Buffer, MemoryError> {
         check_length(vector.len())?;
         Ok(Buffer::new(match &self.provider {
             Provider::Soft(node) => {
-                let none = |_, _| Ok::<_, Infallible>(None);
-                match Backing::from_vec(self.id, Reach::Soft(node.home().clone()), vector, none) {
-                    Ok(backing) => backing,
-                    Err(never) => match never {},
-                }
+                Backing::from_vec(self.id, Reach::Soft(node.home().clone()), vector, |_, _| Ok(None))?
             }
             Provider::Ibv(pd) => {
                 // SAFETY: the backing owns the vector until the device has let go of it.
@@ -208,13 +204,21 @@ impl ProtectionDomain {
             }
             Provider::Ibv(pd) => match pd.register_gpu(buffer.allocation(), Access::NONE) {
                 Ok((registered, path)) => (Reach::Ibv(pd.clone()), None, Some(registered), path),
-                Err(error) => return Err(GpuRegisterFailed { error, buffer: Some(buffer) }),
+                Err(failed) => {
+                    let mut buffer = Some(buffer);
+                    if failed.kept {
+                        std::mem::forget(buffer.take());
+                    }
+                    return Err(GpuRegisterFailed { error: failed.error, buffer });
+                }
             },
         };
         let backing = Backing::of_gpu(self.id, reach, buffer, arena, registered);
         match ExposedRegion::new(Buffer::new(backing), access) {
             Ok(region) => Ok(GpuRegion::new(region, path)),
-            Err(failed) => Err(GpuRegisterFailed { error: failed.error, buffer: failed.buffer.into_gpu() }),
+            Err(failed) => {
+                Err(GpuRegisterFailed { error: failed.error, buffer: failed.buffer.and_then(Buffer::into_gpu) })
+            }
         }
     }
 
@@ -263,7 +267,8 @@ impl ProtectionDomain {
     /// Registers memory that `owner` keeps alive, such as a mapping of another library.
     ///
     /// # Errors
-    /// [`MemoryError`] if the length is 0 or too large, or the device refuses the memory.
+    /// [`MemoryError`] if the length is 0 or too large, or the device refuses the memory; the owner is dropped then, or never where a
+    /// device keeps a registration of it that another refused.
     ///
     /// # Safety
     /// `base..base + len` is initialised, stays valid for reads and writes until `owner` is dropped, and nobody else
@@ -278,7 +283,15 @@ impl ProtectionDomain {
         let (reach, registered) = match &self.provider {
             Provider::Soft(node) => (Reach::Soft(node.home().clone()), None),
             // SAFETY: the caller keeps the memory valid until `owner` is dropped, and the backing drops that last.
-            Provider::Ibv(pd) => (Reach::Ibv(pd.clone()), Some(unsafe { pd.register(base, len, Access::NONE) }?)),
+            Provider::Ibv(pd) => match unsafe { pd.register(base, len, Access::NONE) } {
+                Ok(registered) => (Reach::Ibv(pd.clone()), Some(registered)),
+                Err(failed) => {
+                    if failed.kept {
+                        std::mem::forget(owner);
+                    }
+                    return Err(failed.error);
+                }
+            },
         };
         // SAFETY: passed on to the caller.
         Ok(Buffer::new(unsafe { Backing::foreign(self.id, reach, (base, len), owner, registered) }))

@@ -39,10 +39,9 @@ impl Region {
     fn new(block: Block, domain: &ProtectionDomain) -> Result<Self, (MemoryError, Option<Block>)> {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         match block {
-            Block::Host(buffer) => buffer
-                .expose(access)
-                .map(Region::Host)
-                .map_err(|failed| (failed.error, Some(Block::Host(failed.buffer)))),
+            Block::Host(buffer) => {
+                buffer.expose(access).map(Region::Host).map_err(|failed| (failed.error, failed.buffer.map(Block::Host)))
+            }
             Block::Gpu(buffer) => domain
                 .register_gpu(buffer, access)
                 .map(Region::Gpu)

@@ -159,7 +159,7 @@ fn hint(code: i32) -> &'static str {
     }
 }
 
-/// Registering GPU memory failed; the memory is handed back.
+/// Registering GPU memory failed; the memory is handed back, unless a device keeps it.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct GpuRegisterFailed {

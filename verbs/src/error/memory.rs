@@ -132,15 +132,15 @@ impl From<GpuError> for MemoryError {
     }
 }
 
-/// Exposing a buffer failed; the buffer is handed back.
+/// Exposing a buffer failed.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct ExposeFailed {
     /// Why.
     #[source]
     pub error: MemoryError,
-    /// The buffer.
-    pub buffer: Buffer,
+    /// The buffer; `None` if a device keeps a registration of it that another refused: the memory is never freed then.
+    pub buffer: Option<Buffer>,
 }
 
 /// Revoking a region did not finish; the region is handed back.

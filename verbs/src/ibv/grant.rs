@@ -7,8 +7,8 @@ use qpair_verbs_sys as sys;
 
 use super::mw::Mw;
 use super::pd::Pd;
-use super::registered::Registered;
-use crate::error::{MemoryError, PostError, RevokeBlocked};
+use super::registered::{NotRegistered, Registered};
+use crate::error::{PostError, RevokeBlocked};
 use crate::memory::Backing;
 use crate::sync::lock;
 use crate::types::{Access, Rkey};
@@ -26,10 +26,10 @@ impl Grant {
     /// Registers a block for peers.
     ///
     /// # Errors
-    /// [`MemoryError`] as the device refuses it.
-    pub(crate) fn register(pd: &Arc<Pd>, backing: &Backing, access: Access) -> Result<Self, MemoryError> {
+    /// [`NotRegistered`] as the device refuses it.
+    pub(crate) fn register(pd: &Arc<Pd>, backing: &Backing, access: Access) -> Result<Self, NotRegistered> {
         let (base, len) = (backing.base(), backing.len());
-        // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails; while it
+        // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails or a device keeps it; while it
         // lasts all access to the block is by copies and atomics that bear the device's, or nobody writes it at all.
         let registered = unsafe {
             if let Some(allocation) = backing.gpu() {

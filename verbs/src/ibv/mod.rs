@@ -50,6 +50,6 @@ pub(crate) use mr::Mr;
 pub(crate) use mw::Mw;
 pub(crate) use pd::Pd;
 pub(crate) use qp::OwnedQp;
-pub(crate) use registered::Registered;
+pub(crate) use registered::{NotRegistered, Registered};
 pub(crate) use send_queue::Retired;
 pub(crate) use srq::Srq;

@@ -11,7 +11,7 @@ use super::device::Device;
 use super::handle::made;
 use super::mr::Mr;
 use super::pd_handle::PdHandle;
-use super::registered::{Registered, take_back};
+use super::registered::{NotRegistered, Registered, take_back};
 use crate::error::{CreateError, MemoryError};
 use crate::gpu::{self, Allocation, RegistrationPath, Way};
 use crate::memory::{ArenaPool, Registrar};
@@ -71,17 +71,17 @@ impl Pd {
     /// Registers memory; peers may do what `access` says.
     ///
     /// # Errors
-    /// [`MemoryError`] if the device refuses or a limit forbids it.
+    /// [`NotRegistered`] if the device refuses or a limit forbids it.
     ///
     /// # Safety
-    /// The memory stays valid for reads and writes until the registration is closed, and for ever if closing fails. Nobody
-    /// touches it while the device may.
+    /// The memory stays valid for reads and writes until the registration is closed, and for ever if closing fails or it is
+    /// [kept](NotRegistered::kept). Nobody touches it while the device may.
     pub(crate) unsafe fn register(
         &self,
         base: NonNull<u8>,
         len: usize,
         access: Access,
-    ) -> Result<Registered, MemoryError> {
+    ) -> Result<Registered, NotRegistered> {
         // SAFETY: passed on to the caller.
         unsafe { with_each(&self.handle, &self.further, base, len, writable(access)) }
     }
@@ -92,8 +92,9 @@ impl Pd {
     /// As [`register`](Pd::register).
     ///
     /// # Safety
-    /// The memory stays valid for reads until the registration is closed, and for ever if closing fails. Nobody writes it.
-    pub(crate) unsafe fn register_read_only(&self, base: NonNull<u8>, len: usize) -> Result<Registered, MemoryError> {
+    /// The memory stays valid for reads until the registration is closed, and for ever if closing fails or it is
+    /// [kept](NotRegistered::kept). Nobody writes it.
+    pub(crate) unsafe fn register_read_only(&self, base: NonNull<u8>, len: usize) -> Result<Registered, NotRegistered> {
         let flags = Access::REMOTE_READ.bits().cast_signed();
         // SAFETY: passed on to the caller; the device is not allowed to write.
         unsafe { with_each(&self.handle, &self.further, base, len, flags) }
@@ -111,10 +112,10 @@ impl Pd {
         base: NonNull<u8>,
         len: usize,
         access: Access,
-    ) -> Result<Registered, MemoryError> {
+    ) -> Result<Registered, NotRegistered> {
         let offered = self.device.attributes().on_demand_paging.general & u64::from(sys::IBV_ODP_SUPPORT) != 0;
         if !offered {
-            return Err(self.not_supported("memory that is not locked (on-demand paging)", None));
+            return Err(self.not_supported("memory that is not locked (on-demand paging)", None).into());
         }
         // SAFETY: passed on to the caller.
         unsafe {
@@ -132,12 +133,12 @@ impl Pd {
     /// nvidia-peermem is loaded. Says by which, and why not by the other.
     ///
     /// # Errors
-    /// [`MemoryError::GpuUnreachable`] with the reason of each.
+    /// [`MemoryError::GpuUnreachable`] with the reason of each. One that leaves the memory registered is the last that is tried.
     pub(crate) fn register_gpu(
         &self,
         allocation: &Allocation,
         access: Access,
-    ) -> Result<(Registered, RegistrationPath), MemoryError> {
+    ) -> Result<(Registered, RegistrationPath), NotRegistered> {
         let flags = writable(access);
         let each = |register: &dyn Fn(&Arc<PdHandle>) -> Result<Mr, MemoryError>| {
             let mut mrs = Vec::with_capacity(1 + self.further.len());
@@ -145,10 +146,7 @@ impl Pd {
             for (domain, handle) in domains.chain(self.further.iter().map(|(domain, handle)| (*domain, handle))) {
                 match register(handle) {
                     Ok(mr) => mrs.push((domain, mr)),
-                    Err(error) => {
-                        take_back(mrs, NonNull::dangling());
-                        return Err(error);
-                    }
+                    Err(error) => return Err(take_back(mrs, error)),
                 }
             }
             let (_, first) = mrs.remove(0);
@@ -156,21 +154,24 @@ impl Pd {
         };
         let attributes = allocation.attributes();
         allocation.be_synchronous();
-        let mut why = String::new();
+        let (mut why, mut kept) = (String::new(), false);
         if attributes.dma_buf {
-            let registered = allocation.dmabuf().map_err(|error| error.to_string()).and_then(|(dmabuf, offset)| {
-                let range = (allocation.address(), allocation.len());
-                each(&|handle| dmabuf_mr(handle, dmabuf.as_fd(), offset, range, flags))
-                    .map_err(|error| error.to_string())
-            });
+            let registered =
+                allocation.dmabuf().map_err(|error| (error.to_string(), false)).and_then(|(dmabuf, offset)| {
+                    let range = (allocation.address(), allocation.len());
+                    each(&|handle| dmabuf_mr(handle, dmabuf.as_fd(), offset, range, flags))
+                        .map_err(|failed| (failed.error.to_string(), failed.kept))
+                });
             match registered {
                 Ok(registered) => return Ok((registered, RegistrationPath { way: Way::DmaBuf, why })),
-                Err(error) => why = format!("DMA-buf: {error}"),
+                Err((error, stays)) => (why, kept) = (format!("DMA-buf: {error}"), stays),
             }
         } else {
             why.push_str("DMA-buf: the GPU's driver exports none");
         }
-        if !attributes.gpu_direct_rdma {
+        if kept {
+            why.push_str("; peermem: a device keeps the memory that it has by the DMA-buf");
+        } else if !attributes.gpu_direct_rdma {
             why.push_str("; peermem: the GPU does not have it");
         } else if !gpu::has_peermem() {
             why.push_str("; peermem: the kernel module nvidia-peermem is not loaded, as far as /sys/module and QPAIR_PEERMEM say");
@@ -178,11 +179,15 @@ impl Pd {
             // SAFETY: the memory is the GPU's, which nobody here reaches but by its driver; who registers it keeps it.
             match each(&|handle| unsafe { Mr::register(handle, base, allocation.len(), flags) }) {
                 Ok(registered) => return Ok((registered, RegistrationPath { way: Way::PeerMemory, why })),
-                Err(error) => why.push_str(&format!("; peermem: {error}")),
+                Err(failed) => {
+                    why.push_str(&format!("; peermem: {}", failed.error));
+                    kept = failed.kept;
+                }
             }
         }
         let device = self.device.name().to_owned();
-        Err(MemoryError::GpuUnreachable { device, ordinal: allocation.ordinal(), why })
+        let error = MemoryError::GpuUnreachable { device, ordinal: allocation.ordinal(), why };
+        Err(NotRegistered { error, kept })
     }
 
     pub(crate) fn device_name(&self) -> &str {
@@ -255,14 +260,14 @@ fn is_not_supported(error: &io::Error) -> bool {
 /// Registers memory with a domain, and with further ones.
 ///
 /// # Safety
-/// As [`Mr::register`], for all of them.
+/// As [`Mr::register`], for all of them; what is [kept](NotRegistered::kept) stays valid for ever.
 unsafe fn with_each(
     first: &Arc<PdHandle>,
     further: &Further,
     base: NonNull<u8>,
     len: usize,
     flags: libc::c_int,
-) -> Result<Registered, MemoryError> {
+) -> Result<Registered, NotRegistered> {
     // SAFETY: passed on to the caller.
     let mr = unsafe { Mr::register(first, base, len, flags) }?;
     let mut others = Vec::with_capacity(further.len());
@@ -272,8 +277,7 @@ unsafe fn with_each(
             Ok(other) => others.push((*domain, other)),
             Err(error) => {
                 others.push((0, mr));
-                take_back(others, base);
-                return Err(error);
+                return Err(take_back(others, error));
             }
         }
     }

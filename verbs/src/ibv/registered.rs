@@ -7,6 +7,7 @@ use std::sync::Arc;
 use qpair_verbs_sys as sys;
 
 use super::mr::Mr;
+use crate::error::MemoryError;
 use crate::memory::FurtherKey;
 use crate::types::Rkey;
 
@@ -69,12 +70,29 @@ impl Registered {
     }
 }
 
-/// What could not be registered with one device is given back by those that have it.
-pub(super) fn take_back(registered: Vec<(u64, Mr)>, base: NonNull<u8>) {
+/// Memory that was not registered with all of its devices.
+#[derive(Debug)]
+pub(crate) struct NotRegistered {
+    pub(crate) error: MemoryError,
+    /// A device that had it registered does not let go of it: it is to be leaked.
+    pub(crate) kept: bool,
+}
+
+impl From<MemoryError> for NotRegistered {
+    fn from(error: MemoryError) -> Self {
+        NotRegistered { error, kept: false }
+    }
+}
+
+/// What could not be registered with one device, for that reason, is given back by those that have it.
+pub(super) fn take_back(registered: Vec<(u64, Mr)>, error: MemoryError) -> NotRegistered {
+    let mut kept = false;
     for (domain, mr) in registered {
         if let Err(error) = mr.close() {
-            // Nobody was told its keys, so that nothing reaches the memory by them.
-            tracing::error!(%error, domain, ?base, "a device keeps memory registered that is not used");
+            // Nobody was told its keys, but a peer may guess them.
+            tracing::error!(%error, domain, "a device keeps memory registered that another refuses; it is leaked");
+            kept = true;
         }
     }
+    NotRegistered { error, kept }
 }

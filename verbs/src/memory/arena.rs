@@ -13,7 +13,7 @@ use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
 use crate::error::MemoryError;
 use crate::gpu::{ARENA_MASK, Allocation, Gpu, Place};
-use crate::ibv::Registered;
+use crate::ibv::{NotRegistered, Registered};
 use crate::sync::lock;
 
 /// One memfd-backed arena.
@@ -44,7 +44,7 @@ pub(crate) struct ArenaPool {
 
 /// Registers a whole arena with a device.
 pub(crate) struct Registrar(
-    pub(crate) Box<dyn Fn(NonNull<u8>, usize) -> Result<Registered, MemoryError> + Send + Sync>,
+    pub(crate) Box<dyn Fn(NonNull<u8>, usize) -> Result<Registered, NotRegistered> + Send + Sync>,
 );
 
 impl std::fmt::Debug for Registrar {
@@ -308,8 +308,16 @@ impl ArenaPool {
         if let Some(gpu) = pinned {
             segment.pin(gpu)?;
         }
-        let registered =
-            self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len)).transpose()?;
+        let registered = self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len));
+        let registered = match registered.transpose() {
+            Ok(registered) => registered,
+            Err(failed) => {
+                if failed.kept {
+                    std::mem::forget(segment);
+                }
+                return Err(failed.error);
+            }
+        };
         let further = registered.as_ref().and_then(Registered::further_lkeys);
         let mut state = self.lock();
         let id = state.number();

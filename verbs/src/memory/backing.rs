@@ -9,8 +9,9 @@ use bytes::Bytes;
 
 use super::arena::Arena;
 use crate::aside;
+use crate::error::MemoryError;
 use crate::gpu::{Allocation, GpuBuffer, Place};
-use crate::ibv::{self, Registered};
+use crate::ibv::{self, NotRegistered, Registered};
 use crate::soft::Home;
 
 /// One block of registered memory. It is freed when the last holder is gone.
@@ -88,15 +89,23 @@ impl Backing {
     /// A vector that the caller handed over; `register` makes it known to a device that has to be told.
     ///
     /// # Errors
-    /// Those of `register`; the vector is dropped then.
-    pub(crate) fn from_vec<E>(
+    /// Those of `register`; the vector is dropped then, or leaked where a device keeps it.
+    pub(crate) fn from_vec(
         domain: u64,
         reach: Reach,
         mut vector: Vec<u8>,
-        register: impl FnOnce(NonNull<u8>, usize) -> Result<Option<Registered>, E>,
-    ) -> Result<Arc<Self>, E> {
+        register: impl FnOnce(NonNull<u8>, usize) -> Result<Option<Registered>, NotRegistered>,
+    ) -> Result<Arc<Self>, MemoryError> {
         let base = NonNull::new(vector.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        let registered = register(base, vector.len())?;
+        let registered = match register(base, vector.len()) {
+            Ok(registered) => registered,
+            Err(failed) => {
+                if failed.kept {
+                    std::mem::forget(vector);
+                }
+                return Err(failed.error);
+            }
+        };
         let lkey = registered.as_ref().map_or(0, Registered::lkey);
         let further = registered.as_ref().and_then(Registered::further_lkeys);
         let vector = ManuallyDrop::new(vector);

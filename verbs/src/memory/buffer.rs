@@ -47,7 +47,7 @@ impl Buffer {
     /// Lets peers of this domain's queue pairs reach the memory; see [`ExposedRegion`]. Allocates the first time only.
     ///
     /// # Errors
-    /// [`ExposeFailed`] with the buffer, if no remote key is free.
+    /// [`ExposeFailed`] with the buffer, unless a device keeps that, if no remote key is free or the device refuses it.
     pub fn expose(self, access: Access) -> Result<ExposedRegion, ExposeFailed> {
         ExposedRegion::new(self, access)
     }

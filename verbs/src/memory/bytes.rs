@@ -44,7 +44,15 @@ struct Held {
 impl BytesRegion {
     pub(crate) fn new(domain: u64, reach: Reach, bytes: Bytes) -> Result<Self, MemoryError> {
         let backing = Backing::from_bytes(domain, reach, bytes.clone());
-        let grant = Grant::new(&backing, Access::REMOTE_READ, None)?;
+        let grant = match Grant::new(&backing, Access::REMOTE_READ, None) {
+            Ok(grant) => grant,
+            Err(failed) => {
+                if failed.kept {
+                    std::mem::forget(backing);
+                }
+                return Err(failed.error);
+            }
+        };
         Ok(BytesRegion { held: Some(Box::new(Held { grant, domain, bytes })) })
     }
 

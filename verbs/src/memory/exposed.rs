@@ -55,7 +55,13 @@ impl ExposedRegion {
         let place = spare.as_mut().and_then(Arc::get_mut);
         match Grant::new(buffer.backing(), access, place.map(|shared| &mut shared.grant)) {
             Ok(grant) => Ok(ExposedRegion { shared: Some(RegionShared::new(buffer, access, grant, spare)) }),
-            Err(error) => Err(ExposeFailed { error, buffer }),
+            Err(failed) => {
+                let mut buffer = Some(buffer);
+                if failed.kept {
+                    std::mem::forget(buffer.take());
+                }
+                Err(ExposeFailed { error: failed.error, buffer })
+            }
         }
     }
 

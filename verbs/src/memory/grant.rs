@@ -1,6 +1,7 @@
 //! The right of peers to a region, as its provider gives it and takes it back.
 
-use crate::error::{MemoryError, RevokeBlocked};
+use crate::error::RevokeBlocked;
+use crate::ibv::NotRegistered;
 use crate::memory::{Backing, Reach};
 use crate::types::{Access, Rkey};
 use crate::{ibv, soft};
@@ -16,8 +17,8 @@ impl Grant {
     /// Lets peers reach a block. A grant that is over lends what it had allocated.
     ///
     /// # Errors
-    /// [`MemoryError`] if the device has no key left, or refuses.
-    pub(crate) fn new(backing: &Backing, access: Access, spare: Option<&mut Grant>) -> Result<Self, MemoryError> {
+    /// [`NotRegistered`] if the device has no key left, or refuses.
+    pub(crate) fn new(backing: &Backing, access: Access, spare: Option<&mut Grant>) -> Result<Self, NotRegistered> {
         match backing.reach() {
             Reach::Soft(home) => {
                 let spare = match spare {
@@ -28,7 +29,7 @@ impl Grant {
             }
             Reach::Ibv(pd) => Ok(Grant::Ibv(ibv::Grant::register(pd, backing, access)?)),
             #[cfg(test)]
-            Reach::Nowhere => Err(MemoryError::NoKeys { limit: 0 }),
+            Reach::Nowhere => Err(crate::error::MemoryError::NoKeys { limit: 0 }.into()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! goes on.
 
 use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{Access, Context, Local};
+use qpair_verbs::{Access, Context, Local, ProtectionDomain};
 
 use crate::ground::{Ground, Log, NAME, connect, in_fake, wait_until};
 
@@ -147,13 +147,28 @@ fn memory_of_another_is_deregistered_before_its_owner_is_dropped() {
     in_fake(|| {
         let ground = Ground::new();
         let (sender, receiver) = std::sync::mpsc::channel();
-        let mut owner = Box::new(Owner(vec![0; 4096], sender));
-        let base = std::ptr::NonNull::new(owner.0.as_mut_ptr()).unwrap();
-        // SAFETY: the owner keeps its vector, which nobody else touches.
-        let buffer = unsafe { ground.pd.register_raw(base, 4096, owner) }.unwrap();
+        let register = |pd: &ProtectionDomain| {
+            let mut owner = Box::new(Owner(vec![0; 4096], sender.clone()));
+            let base = std::ptr::NonNull::new(owner.0.as_mut_ptr()).unwrap();
+            // SAFETY: the owner keeps its vector, which nobody else touches.
+            unsafe { pd.register_raw(base, 4096, owner) }
+        };
+        let buffer = register(&ground.pd).unwrap();
         assert!(ground.fake.live().contains("mr"), "{}", ground.fake.live());
         drop(buffer);
         assert_eq!(receiver.recv().unwrap(), "");
-        ground.close();
+
+        // Two devices, of which one refuses it and one does not let go of it.
+        let fake = Device::new("beside").unwrap();
+        let beside = Context::open("beside").unwrap().alloc_pd().unwrap();
+        let both = ground.pd.spanning(&[beside]).unwrap();
+        fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
+        register(&both).unwrap_err();
+        assert_eq!(receiver.recv().unwrap(), "");
+        fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
+        ground.fake.fail("ibv_dereg_mr", 1, libc::EIO).unwrap();
+        register(&both).unwrap_err();
+        drop(both);
+        assert!(receiver.try_recv().is_err(), "a device reaches it still");
     });
 }

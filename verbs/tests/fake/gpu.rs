@@ -1,7 +1,8 @@
 //! GPU memory registered with a device of libibverbs: by a DMA-buf, on a CUDA driver in memory.
 
 use qpair_fake_cuda::{code, control};
-use qpair_verbs::{Access, Flush, Gpu, GpuError, MemoryError};
+use qpair_fake_ibverbs::control::Device;
+use qpair_verbs::{Access, Context, Flush, Gpu, GpuError, MemoryError};
 
 use crate::ground::{Ground, in_fake, in_fake_with, in_process};
 
@@ -141,6 +142,25 @@ fn a_device_that_refuses_a_dma_buf_is_told_of() {
             assert!(!ground.fake.live().contains("mr"), "{}", ground.fake.live());
         }
         ground.close();
+    });
+}
+
+#[test]
+fn gpu_memory_that_a_device_keeps_after_another_refused_it_is_never_given_back() {
+    in_fake_with(&[("QPAIR_PEERMEM", "1")], || {
+        let (_, gpu) = gpu_with(&[]);
+        let ground = Ground::new();
+        let fake = Device::new("beside").unwrap();
+        let beside = Context::open("beside").unwrap().alloc_pd().unwrap();
+        let both = ground.pd.spanning(&[beside]).unwrap();
+        ground.fake.fail_times("ibv_dereg_mr", 1, 0, libc::EIO).unwrap();
+        // The registration for the program's own requests, then that for peers.
+        for nth in [1, 2] {
+            fake.fail("ibv_reg_dmabuf_mr", nth, libc::ENOMEM).unwrap();
+            let failed = both.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_WRITE).unwrap_err();
+            assert!(failed.buffer.is_none(), "{}", failed.error);
+            assert!(!ground.fake.calls().contains("ibv_reg_mr"), "no other way is tried");
+        }
     });
 }
 

@@ -100,6 +100,44 @@ fn what_one_device_refuses_no_device_keeps() {
 }
 
 #[test]
+fn memory_that_a_device_keeps_after_another_refused_it_is_never_given_back() {
+    /// Mappings of the domain's own memory.
+    fn mappings() -> usize {
+        std::fs::read_to_string("/proc/self/maps").unwrap().matches("qpair-arena").count()
+    }
+
+    in_fake(|| {
+        let ground = Ground::new();
+        let (fake, ctx, pd) = another("beside");
+        let both = ground.pd.spanning(std::slice::from_ref(&pd)).unwrap();
+        let buffers = [both.alloc(64).unwrap(), both.register(vec![1; 5000]).unwrap()];
+        ground.fake.fail_times("ibv_dereg_mr", 1, 0, libc::EIO).unwrap();
+        fake.fail_times("ibv_reg_mr", 1, 0, libc::ENOMEM).unwrap();
+        for buffer in buffers {
+            let failed = buffer.expose(Access::REMOTE_WRITE).unwrap_err();
+            assert!(failed.buffer.is_none(), "the first device may write it: {}", failed.error);
+        }
+        // So is other memory, whoever it is of.
+        let bytes = Bytes::from(vec![7; 100]);
+        both.expose_bytes(bytes.clone()).unwrap_err();
+        assert!(!bytes.is_unique(), "peers of the first device may read them");
+        both.register(vec![0; 5000]).unwrap_err();
+        let before = mappings();
+        both.alloc(1 << 20).unwrap_err();
+        assert_eq!(mappings(), before + 1);
+        assert_eq!((ground.fake.violations(), fake.violations()), (String::new(), String::new()));
+
+        // What every device let go of is the caller's.
+        ground.fake.reset().unwrap();
+        fake.reset().unwrap();
+        let buffer = both.alloc(64).unwrap();
+        fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
+        assert!(buffer.expose(Access::REMOTE_WRITE).unwrap_err().buffer.is_some());
+        drop((both, pd, ctx));
+    });
+}
+
+#[test]
 fn memory_of_the_software_device_is_its_own() {
     in_fake(|| {
         let ground = Ground::new();

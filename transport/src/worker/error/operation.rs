@@ -16,7 +16,7 @@ pub struct SendError {
     /// Why.
     #[source]
     pub error: SendFailure,
-    /// What was to be sent.
+    /// What was to be sent; no bytes in place of a buffer that a device keeps for ever.
     pub payload: Payload,
 }
 

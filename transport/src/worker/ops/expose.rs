@@ -31,7 +31,11 @@ impl Worker {
                         let readable = self.rails.remote(region.remote(0..len), |pd| region.rkey_in(pd));
                         Ok((Carried::Region(region), readable))
                     }
-                    Err(failed) => Err((failed.error, Payload::Buffer(failed.buffer))),
+                    Err(failed) => {
+                        // A device may keep it for ever.
+                        let left = failed.buffer.map_or(Payload::Bytes(Bytes::new()), Payload::Buffer);
+                        Err((failed.error, left))
+                    }
                 }
             }
             Payload::Bytes(bytes) => self.expose_bytes(bytes),
@@ -76,6 +80,7 @@ impl Worker {
     fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, RemoteMemory), MemoryError> {
         let len = body.bytes();
         let mut buffer = self.pool.buffer(len)?;
+        let size = buffer.len();
         body.put(&mut buffer[..len]);
         match buffer.expose(Access::REMOTE_READ) {
             Ok(region) => {
@@ -84,7 +89,10 @@ impl Worker {
                 Ok((region, readable))
             }
             Err(failed) => {
-                self.pool.give_buffer(failed.buffer);
+                match failed.buffer {
+                    Some(buffer) => self.pool.give_buffer(buffer),
+                    None => self.pool.lose_buffers(size),
+                }
                 Err(failed.error)
             }
         }
