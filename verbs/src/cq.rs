@@ -153,7 +153,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for one event at the next completion. Poll once more before sleeping.
+    /// Asks for one event at the next completion. Poll once more before sleeping. Where the device refuses, the event comes at
+    /// once, with nothing behind it: whoever sleeps only after arming polls then.
     pub fn arm(&mut self, which: Arm) {
         match &mut self.queue {
             Queue::Soft { queue, .. } => queue.arm(which),

@@ -29,6 +29,8 @@ pub(crate) struct Cq {
     source: Source,
     /// True if its channel is its own.
     own_channel: bool,
+    /// The device has not refused to arm it last.
+    can_be_armed: bool,
     /// Flags of a completion whose message invalidated a key.
     invalidated: u32,
     version: u32,
@@ -88,6 +90,7 @@ impl Cq {
             ops,
             source,
             own_channel,
+            can_be_armed: true,
             invalidated: quirks::invalidated_flags(attributes),
             version: 0,
             queues: Vec::new(),
@@ -293,21 +296,33 @@ impl Cq {
         }
     }
 
+    /// Asks for one event. A device that does not take that is polled: its owner is woken at once.
     pub(crate) fn arm(&mut self, which: Arm) {
+        if !self.try_arm(which) {
+            self.shared.channel().ring();
+        }
+    }
+
+    /// The same; false if no event will come.
+    fn try_arm(&mut self, which: Arm) -> bool {
         // SAFETY: the queue is alive.
         let status = unsafe { (self.ops.req_notify_cq)(self.shared.raw(), i32::from(which == Arm::Solicited)) };
-        if status != 0 {
-            tracing::error!(status, "the completion queue can not be armed");
+        let armed = status == 0;
+        if !armed && self.can_be_armed {
+            tracing::error!(status, "the completion queue can not be armed; it is polled instead");
         }
+        self.can_be_armed = armed;
+        armed
     }
 
     /// Sleeps until a poll would give something, no longer than `limit`.
     pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            if self.own_channel {
+            let mut rings = self.own_channel;
+            if rings {
                 self.shared.channel().clear();
-                self.arm(Arm::Any);
+                rings = self.try_arm(Arm::Any);
             }
             if self.has_completion()? {
                 return Ok(());
@@ -316,10 +331,10 @@ impl Cq {
             if left == Some(Duration::ZERO) {
                 return Err(CqError::TimedOut(limit.unwrap_or_default()));
             }
-            if self.own_channel {
+            if rings {
                 soft::wait(self.shared.channel(), left)?;
             } else {
-                // Events of the channel are for its owner, and other queues ring there too.
+                // Events of a shared channel are for its owner, and other queues ring there too.
                 std::thread::sleep(left.unwrap_or(NAP).min(NAP));
             }
         }
@@ -371,5 +386,5 @@ const NOBODYS: sys::ibv_wc = sys::ibv_wc {
 };
 /// Completions taken at a time.
 const BATCH: usize = 16;
-/// Between looks at a queue whose channel is shared.
+/// Between looks at a queue whose channel is shared, or does not ring.
 const NAP: Duration = Duration::from_micros(200);

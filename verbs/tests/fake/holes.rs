@@ -280,6 +280,37 @@ fn a_completion_between_the_last_poll_and_the_sleep_is_not_missed() {
 }
 
 #[test]
+fn a_queue_that_can_not_be_armed_is_polled() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let channel = ground.ctx.create_channel().unwrap();
+        let mut shared = ground.ctx.create_cq_on(8, &channel).unwrap();
+        let (mut a, b) = ground.pair();
+        let region = ground.exposed(64);
+        ground.fake.set("defer", 1).unwrap();
+        ground.fake.fail_times("ibv_req_notify_cq", 1, 0, libc::EIO).unwrap();
+        for arm in [Arm::Any, Arm::Solicited] {
+            shared.arm(arm);
+            assert!(channel.wait(Some(std::time::Duration::ZERO)).unwrap(), "its owner is woken to poll");
+            channel.clear();
+        }
+        a.write(ground.filled(1), region.remote(0..64)).id(7).signaled().post().unwrap();
+        let (fake, before) = (ground.fake.clone(), ground.fake.calls().len());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            sender.send(ground.cq.wait().map(|done| done.wr_id())).unwrap();
+            ground
+        });
+        let asked = || fake.calls()[before..].contains("ibv_req_notify_cq");
+        assert!(wait_until(asked), "it sleeps, or is about to");
+        fake.run().unwrap();
+        assert_eq!(receiver.recv_timeout(std::time::Duration::from_secs(20)).expect("it wakes").unwrap(), 7);
+        drop((a, b, region, shared, channel));
+        waiting.join().unwrap().close();
+    });
+}
+
+#[test]
 fn a_completion_that_came_before_arming_is_found_by_polling_again() {
     in_fake(|| {
         let mut ground = Ground::new();
