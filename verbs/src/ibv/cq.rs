@@ -195,14 +195,12 @@ impl Cq {
     #[inline(always)]
     fn refill(&mut self) -> Result<bool, CqError> {
         if self.shared.has_failed(CqFailure::Overrun) {
-            return Err(CqError::Overrun { depth: self.shared.depth() });
+            return Err(self.overrun());
         }
         (self.next, self.count, self.count_short) = (0, 0, 0);
         let count = self.source.poll(&self.shared, &mut self.batch, &mut self.times);
         // After polling, so that queue pairs that came before their completions did are known.
-        if self.version != self.shared.version() {
-            self.reload();
-        }
+        self.look_at_members();
         self.count = count?;
         if self.times.is_empty() {
             self.count_short = self.count;
@@ -211,6 +209,21 @@ impl Cq {
             return Err(CqError::DeviceGone);
         }
         Ok(self.count > 0)
+    }
+
+    /// The error of a queue that ran over. Nothing completes there any more: what queue pairs that have gone had posted is let go
+    /// of.
+    #[cold]
+    fn overrun(&mut self) -> CqError {
+        self.look_at_members();
+        CqError::Overrun { depth: self.shared.depth() }
+    }
+
+    #[inline(always)]
+    fn look_at_members(&mut self) {
+        if self.version != self.shared.version() {
+            self.reload();
+        }
     }
 
     #[cold]

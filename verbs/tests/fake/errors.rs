@@ -370,6 +370,22 @@ fn a_queue_that_ran_over_says_so_for_good() {
 }
 
 #[test]
+fn a_queue_that_ran_over_lets_go_of_what_queue_pairs_that_have_gone_had_posted() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let (mut a, b) = ground.pair();
+        a.recv(ground.pd.register(vec![1; 5000]).unwrap()).post().unwrap();
+        ground.fake.event(sys::IBV_EVENT_CQ_ERR, About::Cq(0)).unwrap();
+        assert!(wait_until(|| ground.cq.poll().is_err()));
+        assert!(!ground.fake.calls().contains("ibv_dereg_mr"), "its queue pair is there");
+        drop((a, b));
+        assert!(matches!(ground.cq.poll(), Err(CqError::Overrun { .. })));
+        assert!(ground.fake.calls().contains("ibv_dereg_mr"), "{}", ground.fake.calls());
+        ground.close();
+    });
+}
+
+#[test]
 fn a_port_that_goes_down_is_told() {
     in_fake(|| {
         let ground = Ground::new();
