@@ -42,6 +42,7 @@ impl Hub {
     pub(super) fn fail(&self) -> Vec<Arc<dyn CqListener>> {
         let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
         let cqs: Vec<_> = lock(&self.cqs).values().filter_map(Weak::upgrade).collect();
+        self.last_receives.close();
         qps.iter().for_each(|qp| qp.fail());
         cqs.iter().for_each(|cq| cq.fail(CqFailure::DeviceGone));
         cqs

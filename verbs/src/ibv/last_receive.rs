@@ -22,7 +22,7 @@ struct Habit {
     tells: bool,
     /// It was waited for in vain.
     missed: bool,
-    /// Its events are not read any more.
+    /// Its events are not read any more, or it is gone.
     unheard: bool,
 }
 
@@ -42,13 +42,14 @@ impl LastReceives {
         self.told.notify_all();
     }
 
-    /// The device's events are not read any more.
+    /// The device's events are not read any more, or it is gone.
     pub(super) fn close(&self) {
         lock(&self.habit).unheard = true;
         self.told.notify_all();
     }
 
-    /// Waits until `told` says that the device has told of a queue pair, which failed at that time; for a bounded time.
+    /// Waits until `told` says that the device has told of a queue pair, which was found to have failed at that time; for
+    /// a bounded time.
     pub(super) fn wait(&self, told: impl Fn() -> bool, failed: Instant) {
         let left = LIMIT.saturating_sub(failed.elapsed());
         let waits = |habit: &mut Habit| !told() && habit.is_worth_a_wait();

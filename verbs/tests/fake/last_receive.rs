@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use qpair_fake_ibverbs::control::About;
-use qpair_verbs::{QueuePair, SharedReceiveQueue};
+use qpair_verbs::{CqError, QpState, QueuePair, SharedReceiveQueue};
+use qpair_verbs_sys as sys;
 
 use crate::ground::{Ground, connect, in_fake, places, wait_until};
 
 /// How long a device is waited for.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The event, of `enum ibv_event_type`.
-const LAST_WQE_REACHED: u32 = 16;
+const LAST_WQE_REACHED: u32 = sys::IBV_EVENT_QP_LAST_WQE_REACHED;
 
 /// A pair of which the second takes receives from a shared queue.
 fn pair(ground: &Ground, srq: &SharedReceiveQueue) -> (QueuePair, QueuePair) {
@@ -72,6 +72,57 @@ fn a_queue_pair_is_settled_when_the_device_has_told() {
         ground.fake.event(LAST_WQE_REACHED, About::Qp(far.number().0)).unwrap();
         assert!(wait_until(|| far.is_settled()));
         drop((near, far, srq));
+        ground.close();
+    });
+}
+
+#[test]
+fn one_that_fails_by_itself_is_settled_no_sooner() {
+    fn by_event(ground: &mut Ground, qp: &mut QueuePair) {
+        ground.fake.event(sys::IBV_EVENT_QP_FATAL, About::Qp(qp.number().0)).unwrap();
+    }
+    fn by_completion(ground: &mut Ground, qp: &mut QueuePair) {
+        let region = ground.exposed(64);
+        let gone = region.remote(0..64);
+        drop(region);
+        qp.write(ground.filled(1), gone).signaled().post().unwrap();
+        assert!(!ground.done().status.is_success());
+    }
+    in_fake(|| {
+        let mut ground = Ground::with(&[("last_wqe", 0)]);
+        let srq = ground.pd.create_srq(4).unwrap();
+        for fail in [by_event, by_completion] {
+            let (near, mut far) = pair(&ground, &srq);
+            fail(&mut ground, &mut far);
+            assert!(wait_until(|| far.known_state() == QpState::Err));
+            let seen = Instant::now();
+            assert!(!far.is_settled() || seen.elapsed() >= LIMIT);
+            ground.fake.event(LAST_WQE_REACHED, About::Qp(far.number().0)).unwrap();
+            assert!(wait_until(|| far.is_settled()));
+            drop((near, far));
+        }
+        drop(srq);
+        ground.close();
+    });
+}
+
+#[test]
+fn a_device_that_is_gone_is_not_waited_for() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let srq = ground.pd.create_srq(4).unwrap();
+        // It is known to tell.
+        drop(pair(&ground, &srq));
+        ground.fake.set("last_wqe", 0).unwrap();
+        const PAIRS: u32 = 20;
+        let pairs: Vec<_> = (0..PAIRS).map(|_| pair(&ground, &srq)).collect();
+        ground.fake.event(sys::IBV_EVENT_DEVICE_FATAL, About::Port(1)).unwrap();
+        assert!(wait_until(|| matches!(ground.cq.poll(), Err(CqError::DeviceGone))));
+        assert!(pairs.iter().all(|(_, far)| far.is_settled()));
+        let begin = Instant::now();
+        drop(pairs);
+        assert!(begin.elapsed() < LIMIT * PAIRS / 2, "{:?}", begin.elapsed());
+        drop(srq);
         ground.close();
     });
 }

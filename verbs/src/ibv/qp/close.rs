@@ -2,15 +2,24 @@
 
 use std::mem::forget;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::create::OwnedQp;
 use crate::ibv::handle::outcome;
 use crate::sync::lock;
+use crate::types::QpState;
 
 impl OwnedQp {
+    /// When it was found to have failed, if it may have taken receives from a shared queue by then. However it failed: the device
+    /// tells of the last one in any case.
+    pub(super) fn failed(&self) -> Option<Instant> {
+        let has_failed = self.srq.is_some() && self.shared.has_been_ready() && self.known_state() == QpState::Err;
+        has_failed.then(|| *self.failed.get_or_init(Instant::now))
+    }
+
     /// Waits until the device has done with the receives that it took from a shared queue, no longer than a device needs.
     fn await_last_receive(&self) {
-        if let Some(&failed) = self.failed.get() {
+        if let Some(failed) = self.failed() {
             self.pd.device().hub().last_receives.wait(|| self.shared.has_reached_last_receive(), failed);
         }
     }
@@ -18,7 +27,7 @@ impl OwnedQp {
     /// True if it has failed, and dropping it takes no wait.
     pub(crate) fn try_settle(&self) -> bool {
         let last_receives = &self.pd.device().hub().last_receives;
-        self.failed.get().is_none_or(|&failed| last_receives.is_over(self.shared.has_reached_last_receive(), failed))
+        self.failed().is_none_or(|failed| last_receives.is_over(self.shared.has_reached_last_receive(), failed))
     }
 }
 

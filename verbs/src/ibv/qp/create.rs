@@ -62,7 +62,7 @@ pub(crate) struct OwnedQp {
     /// READs and atomics that the peer answers at once, once it is known.
     pub(super) peer_reads: Mutex<Option<u8>>,
     pub(super) explanation: Mutex<String>,
-    /// When it failed, if it may have taken receives from a shared queue by then.
+    /// When it was found to have failed, if it may have taken receives from a shared queue by then.
     pub(super) failed: OnceLock<Instant>,
     /// How a connection manager takes it to the error state.
     pub(super) leash: OnceLock<Arc<Leash>>,

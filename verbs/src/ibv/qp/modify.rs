@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use qpair_verbs_sys as sys;
 
@@ -87,9 +86,8 @@ impl OwnedQp {
         attributes.qp_state = sys::IBV_QPS_ERR;
         match self.modify(QpState::Err, &attributes) {
             Ok(()) => {
-                if self.srq.is_some() && self.shared.has_been_ready() {
-                    self.failed.get_or_init(Instant::now);
-                }
+                // The time for the last receive runs from now on.
+                self.failed();
                 Ok(())
             }
             Err(Failed::Illegal(error)) => Err(error),
