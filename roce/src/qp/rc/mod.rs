@@ -245,7 +245,7 @@ impl<L: Copy> ReliableConnection<L> {
     pub fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H, counters: &mut Counters) {
         self.responder.handle_timeout(now);
         if self.state == State::Ready
-            && let Err(failure) = self.requester.handle_timeout(now, &self.config, counters)
+            && let Err(failure) = self.requester.handle_timeout(now, counters)
         {
             self.fail(failure, false, host);
         }

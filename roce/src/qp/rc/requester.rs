@@ -51,7 +51,7 @@ pub(super) struct Requester<L> {
 }
 
 /// The next packet to send: a request's number, and the packet within it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cursor {
     request: u64,
     packet: u32,
@@ -202,12 +202,12 @@ impl<L: Copy> Requester<L> {
                 self.acknowledged(now, psn, aeth, config, host, counters)
             }
             (Action::AtomicAcknowledge, Extension::AtomicAcknowledge(aeth, original)) => {
-                self.take_credit(aeth).and_then(|()| self.atomic_answered(now, psn, original, config, host, counters))
+                self.take_credit(aeth).and_then(|()| self.atomic_answered(psn, original, config, host, counters))
             }
             (Action::ReadResponse, extension) => {
                 let fine = if let Extension::Acknowledge(aeth) = extension { self.take_credit(aeth) } else { Ok(()) };
                 let part = (packet.payload, meaning.position.is_last());
-                fine.and_then(|()| self.read_answered(now, psn, part, config, host, counters))
+                fine.and_then(|()| self.read_answered(psn, part, config, host, counters))
             }
             _ => Ok(()),
         }
@@ -235,13 +235,13 @@ impl<L: Copy> Requester<L> {
             Syndrome::Ack(_) => {
                 self.take_credit(aeth)?;
                 let all = self.advance(psn.advance(1), config.qpn, host);
-                all.or_else(|Missing| self.missing(now, config, counters))
+                all.or_else(|Missing| self.missing(counters))
             }
             Syndrome::ReceiverNotReady(timer) => {
                 counters.rcvd_rnr_err += 1;
                 let before = self.unacked;
                 if self.advance(psn, config.qpn, host).is_err() {
-                    return self.missing(now, config, counters);
+                    return self.missing(counters);
                 }
                 if self.unacked != before {
                     self.rnr_retries = config.rnr_retry;
@@ -258,13 +258,12 @@ impl<L: Copy> Requester<L> {
                 };
                 self.rewind();
                 self.rnr_until = Some(now + timer.wait());
-                self.deadline = None;
                 Ok(())
             }
             Syndrome::Nak(Nak::Sequence) => {
                 counters.packet_seq_err += 1;
                 let _ = self.advance(psn, config.qpn, host);
-                self.lost(now, config, counters)
+                self.lost(counters)
             }
             Syndrome::Nak(nak) => {
                 let _ = self.advance(psn, config.qpn, host);
@@ -281,7 +280,6 @@ impl<L: Copy> Requester<L> {
 
     fn atomic_answered<H: Host<Local = L>>(
         &mut self,
-        now: Instant,
         psn: Psn,
         original: u64,
         config: &ReliableConfig,
@@ -289,7 +287,7 @@ impl<L: Copy> Requester<L> {
         counters: &mut Counters,
     ) -> Result<(), Outcome> {
         if self.advance(psn, config.qpn, host).is_err() {
-            return self.missing(now, config, counters);
+            return self.missing(counters);
         }
         let Some(front) = self.requests.front() else { return Ok(()) };
         if !matches!(front.work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. }) {
@@ -303,7 +301,6 @@ impl<L: Copy> Requester<L> {
 
     fn read_answered<H: Host<Local = L>>(
         &mut self,
-        now: Instant,
         psn: Psn,
         (payload, is_last): (&[u8], bool),
         config: &ReliableConfig,
@@ -311,7 +308,7 @@ impl<L: Copy> Requester<L> {
         counters: &mut Counters,
     ) -> Result<(), Outcome> {
         if self.advance(psn, config.qpn, host).is_err() {
-            return self.missing(now, config, counters);
+            return self.missing(counters);
         }
         let Some(front) = self.requests.front_mut() else { return Ok(()) };
         let Op::Read(_) = front.work.op else { return Err(Outcome::BadResponse) };
@@ -378,38 +375,42 @@ impl<L: Copy> Requester<L> {
     fn move_to(&mut self, psn: Psn) {
         self.unacked = psn;
         self.recovering = false;
+        self.cursor = self.cursor.max(self.oldest());
+    }
+
+    /// The oldest packet that was not answered.
+    fn oldest(&self) -> Cursor {
         let packet = self.requests.front().map_or(0, |front| self.unacked.since(front.psn));
-        if self.cursor.request < self.first || (self.cursor.request == self.first && self.cursor.packet < packet) {
-            self.cursor = Cursor { request: self.first, packet };
-        }
+        Cursor { request: self.first, packet }
     }
 
     /// Begins to send again at the oldest packet that was not answered.
     fn rewind(&mut self) {
-        let packet = self.requests.front().map_or(0, |front| self.unacked.since(front.psn));
-        self.cursor = Cursor { request: self.first, packet };
+        self.cursor = self.oldest();
         self.pending = 0;
         self.unasked = 0;
         self.recovering = true;
+        // No answer is due before that packet has gone again, which waits for the network at most, or for a peer's receive.
+        self.deadline = None;
     }
 
     /// The answer to a READ or an atomic was lost.
-    fn missing(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+    fn missing(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
         counters.implied_nak_seq_err += u64::from(!self.recovering);
-        self.lost(now, config, counters)
+        self.lost(counters)
     }
 
     /// The peer's answers tell that something was lost: sends again, unless that has begun.
-    fn lost(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+    fn lost(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
         if self.recovering {
             return Ok(());
         }
         self.window.lost();
-        self.retry(now, config, counters)
+        self.retry(counters)
     }
 
     /// Sends again, unless that was done too often.
-    fn retry(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+    fn retry(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
         self.reads = self.most_reads.min(1);
         self.retries = match self.retries {
             Some(0) => {
@@ -419,7 +420,6 @@ impl<L: Copy> Requester<L> {
             left => left.map(|left| left - 1),
         };
         self.rewind();
-        self.deadline = config.ack_timeout.map(|timeout| now + timeout);
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl<L: Copy> Requester<L> {
         self.retries = config.retry_count;
         if self.rnr_until.is_none() {
             self.rnr_retries = config.rnr_retry;
-            let waits = self.frontier != self.unacked;
+            let waits = self.cursor > self.oldest();
             self.deadline = config.ack_timeout.filter(|_| waits).map(|timeout| now + timeout);
         }
     }
@@ -442,12 +442,7 @@ impl<L: Copy> Requester<L> {
         [self.rnr_until, self.deadline].into_iter().flatten().min()
     }
 
-    pub(super) fn handle_timeout(
-        &mut self,
-        now: Instant,
-        config: &ReliableConfig,
-        counters: &mut Counters,
-    ) -> Result<(), Failure> {
+    pub(super) fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) -> Result<(), Failure> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
         }
@@ -456,7 +451,7 @@ impl<L: Copy> Requester<L> {
             self.deadline = None;
             if self.frontier != self.unacked {
                 self.window.unanswered();
-                let again = self.retry(now, config, counters);
+                let again = self.retry(counters);
                 return again.map_err(|outcome| Failure { outcome, psn: None, cause: Cause::Request });
             }
         }

@@ -145,17 +145,19 @@ fn a_peer_that_is_busy_with_later_reads_is_waited_for() {
     assert_eq!(end.sends().len(), 3);
     let timeout = end.rc.config().ack_timeout.expect("it has one");
     // The first is lost; the answers to the others take four times the timeout.
+    let mut asked = Vec::new();
     for number in 0..80 {
         end.now += timeout / 20;
         let position = number % 40;
         let opcode = if position == 39 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
         let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
         end.hears(opcode, 140 + number, if position == 39 { aeth } else { Extension::None }, &[0; 1024]);
+        asked.extend(end.sends());
         if end.rc.timeout().is_some_and(|due| due <= end.now) {
             end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
         }
     }
-    assert_eq!((end.counters.local_ack_timeout_err, end.sends().len()), (0, 1), "it is asked for again once");
+    assert_eq!((end.counters.local_ack_timeout_err, asked.len()), (0, 1), "it is asked for again once");
     // Then nothing comes any more.
     end.now += timeout;
     end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
@@ -202,6 +204,53 @@ fn one_loss_costs_one_retry() {
     // Now that nothing comes, the second is one too many.
     end.now += Duration::from_secs(1);
     end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    assert_eq!(end.rc.state(), State::Failed);
+}
+
+#[test]
+fn waiting_for_the_network_costs_no_retry() {
+    for op in [NOTHING, Op::Read(AT)] {
+        let mut end = Lone::new(|config| config);
+        end.post(op, 3000);
+        let timeout = end.rc.config().ack_timeout.expect("it has one");
+        let waits_for = |end: &mut Lone, psn: u32| {
+            let first = end.sends().first().map(|(_, psn)| *psn);
+            assert_eq!((first, end.rc.timeout()), (Some(psn), Some(end.now + timeout)));
+        };
+        waits_for(&mut end, 100);
+        // It has no room for what is to be sent again.
+        let is_held_up = |end: &mut Lone| {
+            for _ in 0..9 {
+                end.now += timeout;
+                end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+            }
+            assert_eq!((end.rc.state(), end.rc.timeout()), (State::Ready, None));
+        };
+        is_held_up(&mut end);
+        assert_eq!(end.counters.local_ack_timeout_err, 1);
+        waits_for(&mut end, 100);
+        is_held_up(&mut end);
+        // A late answer to some of it changes nothing.
+        if let Op::Read(_) = op {
+            end.hears_read(100, 3, 0..1)
+        } else {
+            end.is_answered(100, FINE)
+        }
+        is_held_up(&mut end);
+        assert_eq!(end.counters.local_ack_timeout_err, 2);
+        waits_for(&mut end, 101);
+    }
+}
+
+#[test]
+fn what_is_sent_again_in_vain_costs_a_retry_each_time() {
+    let mut end = Lone::new(|config| config);
+    end.post(NOTHING, 0);
+    for tries in 1..=8 {
+        assert_eq!((end.sends().len(), end.rc.state()), (1, State::Ready), "{tries}");
+        end.now = end.rc.timeout().expect("an answer is due");
+        end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    }
     assert_eq!(end.rc.state(), State::Failed);
 }
 
