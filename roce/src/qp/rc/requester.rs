@@ -256,6 +256,8 @@ impl<L: Copy> Requester<L> {
                     }
                     left => left.map(|left| left - 1),
                 };
+                // It is an answer: the peer is there.
+                self.retries = config.retry_count;
                 self.rewind();
                 self.rnr_until = Some(now + timer.wait());
                 Ok(())

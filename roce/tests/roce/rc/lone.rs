@@ -255,6 +255,31 @@ fn what_is_sent_again_in_vain_costs_a_retry_each_time() {
 }
 
 #[test]
+fn a_peer_without_a_receive_is_there() {
+    let mut end = Lone::new(|config| config);
+    end.post(NOTHING, 0);
+    let is_due = |end: &mut Lone| {
+        end.now = end.rc.timeout().expect("something is due");
+        end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    };
+    // Each other time it is not heard.
+    for tries in 0..9 {
+        assert_eq!((end.sends().len(), end.rc.state()), (1, State::Ready), "{tries}");
+        is_due(&mut end);
+        assert_eq!((end.sends().len(), end.rc.state()), (1, State::Ready), "{tries}");
+        end.is_answered(100, Syndrome::ReceiverNotReady(RnrTimer::from_code(1)));
+        is_due(&mut end);
+    }
+    assert_eq!((end.counters.local_ack_timeout_err, end.counters.rcvd_rnr_err), (9, 9));
+    // Then it is gone.
+    for tries in 0..8 {
+        assert_eq!((end.sends().len(), end.rc.state()), (1, State::Ready), "{tries}");
+        is_due(&mut end);
+    }
+    assert_eq!(end.rc.state(), State::Failed);
+}
+
+#[test]
 fn waiting_for_a_receive_costs_no_retry() {
     let later = Syndrome::ReceiverNotReady(RnrTimer::from_code(1));
     let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(0), rnr_retry: Some(1), ..config });
