@@ -108,10 +108,13 @@ impl WindowShared {
         self.domain
     }
 
-    /// Replaces what is bound; the former key is withdrawn first. False if a peer sits in an access to it.
-    pub(crate) fn rebind(&self, next: Option<Bound>) -> bool {
+    /// Replaces what is bound; the former key is withdrawn first, by `withdraw`, unless it is dead already. False if a peer sits in
+    /// an access to it. Memory is safe without: it is its owner's again only once its region has looked for itself who is inside
+    /// an access.
+    pub(crate) fn rebind(&self, next: Option<Bound>, withdraw: impl FnOnce(Rkey) -> bool) -> bool {
         let mut bound = lock(&self.bound);
-        if bound.as_ref().is_some_and(|old| !self.home.withdraw_now(old.rkey)) {
+        let former = bound.as_ref().map(|old| old.rkey).filter(|&old| self.home.keys().is_live(old));
+        if former.is_some_and(|old| !withdraw(old)) {
             return false;
         }
         *bound = next;
@@ -121,7 +124,7 @@ impl WindowShared {
 
 impl Drop for WindowShared {
     fn drop(&mut self) {
-        if !self.rebind(None) {
+        if !self.rebind(None, |rkey| self.home.withdraw_now(rkey)) {
             tracing::error!("a peer sits in the middle of an access to a window; its region stays in use");
         }
     }

@@ -322,6 +322,19 @@ impl Home {
         left
     }
 
+    /// The same of a key that the protocol of the network alone has used, as of a window bound by a queue pair on the network:
+    /// whatever access peers in shared memory are inside of, it is none that this key granted, and they are not waited for.
+    pub(crate) fn withdraw_on_network(&self, rkey: Rkey) -> bool {
+        let mut withdrawal = Withdrawal::default();
+        self.withdraw(rkey, &mut withdrawal);
+        let left = wait_until(|| self.engine_left(withdrawal.engine));
+        // They may be about to look at the key's slot, which is not given to another before.
+        if !self.has_left(&mut withdrawal) {
+            self.abandon(withdrawal);
+        }
+        left
+    }
+
     /// Gives the key's slot back some time, since nobody waits for that any more.
     pub(crate) fn abandon(&self, withdrawal: Withdrawal) {
         lock(&self.unsettled).withdrawals.push(withdrawal);

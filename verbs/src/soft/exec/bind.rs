@@ -10,13 +10,14 @@ use crate::status::WcStatus;
 use crate::types::{Access, Rkey};
 
 impl Own<'_> {
-    /// Gives the window a range of the region under a fresh key.
+    /// Gives the window a range of the region under a fresh key. The former one is withdrawn by `withdraw`, which is false if
+    /// a peer does not leave.
     pub(crate) fn bind(
         &self,
-        window: &Window,
-        region: &Arc<RegionShared>,
+        (window, region): (&Window, &Arc<RegionShared>),
         range: &Range<usize>,
         access: Access,
+        withdraw: impl FnOnce(Rkey) -> bool,
     ) -> Outcome {
         let backing = region.buffer().backing();
         let domain = self.domain;
@@ -37,7 +38,7 @@ impl Own<'_> {
         let keys = self.home.keys();
         let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
-        if window.rebind(Some(Bound { rkey, remote, access })) {
+        if window.rebind(Some(Bound { rkey, remote, access }), withdraw) {
             if let Grant::Soft(grant) = region.grant() {
                 grant.add_window(rkey);
             }

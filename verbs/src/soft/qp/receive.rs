@@ -261,8 +261,11 @@ impl SoftQp {
     /// Withdraws a window's key on the peer's demand; only a window that this queue pair bound.
     #[cold]
     fn invalidate_for_peer(&self, rkey: Rkey) -> bool {
-        let keys = self.home().keys().view();
-        keys.is_bound(rkey, self.number(), self.domain()) && self.home().withdraw_now(rkey)
+        let home = self.home();
+        if !home.keys().view().is_bound(rkey, self.number(), self.domain()) {
+            return false;
+        }
+        if self.network().is_some() { home.withdraw_on_network(rkey) } else { home.withdraw_now(rkey) }
     }
 }
 

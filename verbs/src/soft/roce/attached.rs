@@ -167,7 +167,8 @@ impl Attached {
         }
         let done = match (&stalled.op, &stalled.bind) {
             (Op::Bind { start, end, access }, Some((window, region))) => {
-                own.bind(window, region, &(*start..*end), *access)
+                let withdraw = |rkey| self.withdraw(rkey, home).is_success() || home.withdraw_now(rkey);
+                own.bind((window, region), &(*start..*end), *access, withdraw)
             }
             (Op::Invalidate(rkey), _) => return self.withdraw(*rkey, home),
             (Op::CompareSwap { .. } | Op::FetchAdd { .. }, _) => return WcStatus::REM_INV_REQ_ERR,

@@ -3,14 +3,19 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Network;
-use crate::{Context, Gid, QpAddress};
+use crate::sync::Ordering;
+use crate::{Access, CompletionQueue, Context, Gid, QpAddress, QueuePair, RevokeBlocked, Rkey, WcOpcode, WcStatus};
+
+/// The row of the GID table that is the loopback interface's.
+fn loopback(ctx: &Context) -> u32 {
+    let gid = Gid::from(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    ctx.port(1).unwrap().gids.iter().find(|row| row.gid == gid).expect("loopback is up").index
+}
 
 /// A device with a datagram queue pair that is on the network.
-fn datagrams(ctx: &Context, cq: &crate::CompletionQueue) -> (crate::DatagramQueuePair, std::sync::Arc<Network>) {
+fn datagrams(ctx: &Context, cq: &CompletionQueue) -> (crate::DatagramQueuePair, std::sync::Arc<Network>) {
     let pd = ctx.alloc_pd().unwrap();
-    let gid = Gid::from(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let row = ctx.port(1).unwrap().gids.iter().find(|row| row.gid == gid).expect("loopback is up").index;
-    let qp = pd.ud(cq).gid_index(row).build().unwrap().activate().unwrap();
+    let qp = pd.ud(cq).gid_index(loopback(ctx)).build().unwrap().activate().unwrap();
     let network = pd.node().network().unwrap();
     (qp, network)
 }
@@ -28,6 +33,63 @@ fn a_network_that_is_not_used_is_not_polled() {
     let start = std::time::Instant::now();
     while !there.is_used() {
         assert!(start.elapsed().as_secs() < 20, "nothing came");
+        std::thread::yield_now();
+    }
+}
+
+/// Such a key is used by way of the engine alone. A peer in shared memory may be stopped, in an access to something else.
+#[test]
+fn keys_of_windows_are_withdrawn_whatever_peers_in_shared_memory_do() {
+    let [near, far] = [(); 2].map(|()| Context::open("soft0").unwrap());
+    let (near_pd, far_pd) = (near.alloc_pd().unwrap(), far.alloc_pd().unwrap());
+    let (mut near_cq, mut far_cq) = (near.create_cq(16).unwrap(), far.create_cq(16).unwrap());
+    let a = near_pd.rc(&near_cq).gid_index(loopback(&near)).build().unwrap();
+    let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).build().unwrap();
+    let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
+    let (mut a, mut b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+
+    let (other, peer) = (near_pd.rc(&near_cq).build().unwrap(), near_pd.rc(&near_cq).build().unwrap());
+    let (soft_peer, at_other, at_peer) = (peer.soft().unwrap().clone(), other.address(), peer.address());
+    let (_other, _peer) = (other.connect(&at_peer).unwrap(), peer.connect(&at_other).unwrap());
+    soft_peer.hazard_word().store(1, Ordering::SeqCst);
+
+    let region = near_pd.expose(100, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+    let window = near_pd.create_window().unwrap();
+    let bind = |a: &mut QueuePair, cq: &mut CompletionQueue| {
+        a.bind(&window, &region, 0..50, Access::REMOTE_WRITE).signaled().post().unwrap();
+        assert_eq!(ended(cq), (WcOpcode::BIND_MW, WcStatus::SUCCESS, None));
+        window.remote().expect("it is bound")
+    };
+    let former = bind(&mut a, &mut near_cq).rkey;
+    let now = bind(&mut a, &mut near_cq);
+    assert_ne!(former, now.rkey);
+    b.write_inline(b"came", now.slice(0..4)).signaled().post().unwrap();
+    assert_eq!(ended(&mut far_cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
+
+    a.recv(near_pd.alloc(8).unwrap()).post().unwrap();
+    b.send_inline(b"done").invalidating(now.rkey).signaled().post().unwrap();
+    assert_eq!(ended(&mut near_cq), (WcOpcode::RECV, WcStatus::SUCCESS, Some(now.rkey)));
+    assert_eq!(ended(&mut far_cq), (WcOpcode::SEND, WcStatus::SUCCESS, None));
+    assert_eq!(window.remote(), None);
+    let last = bind(&mut a, &mut near_cq).rkey;
+    a.invalidate(last).signaled().post().unwrap();
+    assert_eq!(ended(&mut near_cq), (WcOpcode::LOCAL_INV, WcStatus::SUCCESS, None));
+
+    // Memory is its owner's again only once all have left.
+    let failed = region.try_revoke().expect_err("a peer is inside");
+    assert_eq!(failed.why, RevokeBlocked::PeerAccess);
+    soft_peer.hazard_word().store(2, Ordering::SeqCst);
+    failed.region.try_revoke().expect("the peer has left");
+}
+
+/// Operation, status, and the key that was withdrawn, of the next completion.
+fn ended(cq: &mut CompletionQueue) -> (WcOpcode, WcStatus, Option<Rkey>) {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(done) = cq.poll().unwrap() {
+            return (done.opcode(), done.status(), done.values().invalidated);
+        }
+        assert!(start.elapsed().as_secs() < 20, "nothing ended");
         std::thread::yield_now();
     }
 }
