@@ -84,6 +84,8 @@ pub(crate) struct Endpoint {
     pub(crate) reserved: bool,
     /// Receives that came back empty.
     pub(crate) flushed: u32,
+    /// Messages that the application keeps, and whose place other slabs have taken.
+    pub(crate) kept: u32,
     /// Its next message waits for memory.
     pub(crate) is_starved: bool,
     /// Its queue pair took the place of another that failed, and has not shown yet that it works.

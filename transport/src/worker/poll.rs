@@ -6,11 +6,10 @@ use qpair_verbs::{Arm, Local, PostError, Slab, WcOpcode};
 
 use super::arrival::{At, BUSY, InPlace, Plain, WayIn};
 use super::awaited::{Await, Nothing};
-use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
 use super::ids::{EndpointId, HandlerId, Tag};
-use super::memory::Oldest;
+use super::memory::{EagerSlabs, Oldest};
 use super::{Worker, datagram};
 use crate::engine::Class;
 
@@ -352,6 +351,12 @@ impl Worker {
             match self.slabs.oldest() {
                 Oldest::Free(slab, Some(owner)) => self.repost(slab, owner),
                 Oldest::Free(slab, None) => self.slabs.put_by(slab),
+                Oldest::Spare(slab, owner) => {
+                    self.slabs.put_by(slab);
+                    if let Some(endpoint) = owner.and_then(|owner| self.endpoints.get_mut(owner)) {
+                        endpoint.kept = endpoint.kept.saturating_sub(1);
+                    }
+                }
                 Oldest::Kept(Some(owner)) => self.make_up(owner),
                 Oldest::Kept(None) => {}
                 Oldest::None => return,
@@ -402,13 +407,17 @@ impl Worker {
     }
 
     /// The application keeps a message. If the peer runs out of slots by that, another slab takes the message's place, so
-    /// that others go on.
+    /// that others go on; unless it keeps very many of that peer.
     #[cold]
     fn make_up(&mut self, owner: EndpointId) {
-        let starving = |endpoint: &Endpoint| endpoint.link.outstanding_slots() <= endpoint.link.window() / 2;
-        if self.endpoints.get(owner).is_some_and(starving)
+        let Some(endpoint) = self.endpoints.get_mut(owner) else { return };
+        let window = endpoint.link.window();
+        let is_starving = endpoint.link.outstanding_slots() <= window / 2;
+        if is_starving
+            && endpoint.kept < EagerSlabs::most_kept(window)
             && let Some(slab) = self.slabs.replacement()
         {
+            endpoint.kept += 1;
             self.repost(slab, owner);
         }
     }

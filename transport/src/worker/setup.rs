@@ -139,6 +139,7 @@ impl Endpoint {
             asked: Duration::ZERO,
             timer: None,
             closing: None,
+            kept: 0,
             broken: None,
             listener: None,
             reserved: false,

@@ -4,7 +4,8 @@ use qpair_verbs::{
     Completion, Local, MemoryError, PostError, Prepared, ProtectionDomain, Rejected, SharedReceiveQueue, Slab,
 };
 
-use super::lent::LentRing;
+use super::lent::{Lent, LentRing};
+use crate::engine::RESERVED_SLOTS;
 use crate::worker::endpoint::{Endpoint, SHARED_RECEIVE, receive_id};
 use crate::worker::error::ResourceError;
 use crate::worker::ids::EndpointId;
@@ -36,7 +37,9 @@ pub(crate) enum Oldest {
     None,
     /// The application has dropped all of it: it can be posted again, for that connection if any.
     Free(Slab, Option<EndpointId>),
-    /// It is still in use, and counts as lent last now.
+    /// The same, and another had taken its place.
+    Spare(Slab, Option<EndpointId>),
+    /// It is still in use, and counts as lent last now. Another may take its place, for that connection if any.
     Kept(Option<EndpointId>),
 }
 
@@ -208,12 +211,13 @@ impl EagerSlabs {
     /// Keeps a slab of which the application has a part, or gets one.
     #[inline(always)]
     pub(crate) fn lend(&mut self, slab: Slab, owner: EndpointId) -> &Slab {
-        self.lent.push(slab, Some(owner))
+        self.lent.push(Lent { slab, owner: Some(owner), made_up: false })
     }
 
-    /// The slots that lent slabs had of a connection are gone, with the queue pair.
-    pub(crate) fn disown(&mut self, owner: EndpointId) {
-        self.lent.disown(owner);
+    /// The slots that lent slabs had of a connection are gone, with the queue pair, and another has slabs of its own. How many had
+    /// one.
+    pub(crate) fn disown(&mut self, owner: EndpointId) -> u32 {
+        self.lent.make_up_all(owner)
     }
 
     /// Slabs with the application.
@@ -227,13 +231,20 @@ impl EagerSlabs {
     pub(crate) fn oldest(&mut self) -> Oldest {
         let free = self.lent.oldest().is_some_and(Slab::is_unique);
         match self.lent.pop() {
-            Some((slab, owner)) if free => Oldest::Free(slab, owner),
-            Some((slab, owner)) => {
-                self.lent.push(slab, owner);
+            Some(Lent { slab, owner, made_up: true }) if free => Oldest::Spare(slab, owner),
+            Some(Lent { slab, owner, .. }) if free => Oldest::Free(slab, owner),
+            Some(lent) => {
+                let owner = lent.owner.filter(|_| !lent.made_up);
+                self.lent.push(lent);
                 Oldest::Kept(owner)
             }
             None => Oldest::None,
         }
+    }
+
+    /// How many slabs with messages of a peer are made up for at most, whose window that is.
+    pub(crate) fn most_kept(window: u32) -> u32 {
+        window.saturating_add(RESERVED_SLOTS).saturating_mul(GROWTH as u32 - 1)
     }
 
     /// A slab to take the place of the one that was lent last, up to a limit.
@@ -243,7 +254,7 @@ impl EagerSlabs {
             return None;
         }
         let slab = self.another().ok()?;
-        self.lent.disown_newest();
+        self.lent.make_up_newest();
         Some(slab)
     }
 
@@ -276,5 +287,6 @@ impl EagerSlabs {
 
 /// Slabs beyond those that connections want which are kept for others.
 const SPARE: usize = 64;
-/// How many times the slabs that traffic needs there may be, so that an application can keep messages.
+/// How many times the slabs that traffic needs there may be, in all and of each connection, so that an application can keep
+/// messages.
 const GROWTH: usize = 8;

@@ -79,8 +79,9 @@ impl Worker {
         let Some(ep) = self.endpoints.at(index).map(|endpoint| endpoint.id) else { return };
         let qp = self.endpoints.detach(index);
         self.part_with(ep, qp);
-        self.slabs.disown(ep);
+        let kept = self.slabs.disown(ep);
         let Some(endpoint) = self.endpoints.at(index) else { return };
+        endpoint.kept += kept;
         endpoint.release_slots(&mut self.shares, &mut self.slabs);
     }
 
