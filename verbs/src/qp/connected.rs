@@ -184,6 +184,10 @@ impl QueuePair {
     }
 
     /// True once the queue pair has failed and its peer has left its memory: to drop it takes no wait then.
+    ///
+    /// One that takes from a shared receive queue is best dropped once that is so and its completion queue was polled until it gave
+    /// nothing: what a device of libibverbs has written by then is the last, and some (mlx5) throw away what is not polled when
+    /// the queue pair goes, receives of the shared queue with it.
     pub fn is_settled(&self) -> bool {
         self.qp.state() == QpState::Err && self.qp.try_settle()
     }
