@@ -58,7 +58,7 @@ impl Engine {
         if !agent.is_used() {
             return;
         }
-        let has_it = self.udp.claim_management().unwrap_or_else(|error| {
+        let has_it = self.udp.claim_management(now).unwrap_or_else(|error| {
             tracing::warn!(%error, "can not take part in connection management; it is tried again");
             false
         });

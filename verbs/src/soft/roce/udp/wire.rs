@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use qpair_roce::wire::Addresses;
 use qpair_roce::{Arrival, Qpn};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::counters::NetworkCounters;
 use super::datagram::Datagram;
@@ -34,6 +35,10 @@ pub(crate) struct Wire {
     until_served: u32,
     /// The share of connection management, if this device has it.
     management: Option<Share>,
+    /// Since when something waits that another with that share has to read, as far as that was looked at.
+    unread: Option<Instant>,
+    /// It is read here, until nothing is left.
+    reads_for_another: bool,
     desk: Desk,
     /// Another device gave that share up.
     is_freed: bool,
@@ -73,6 +78,8 @@ impl Wire {
             counters: NetworkCounters::default(),
             until_served: 0,
             management: None,
+            unread: None,
+            reads_for_another: false,
             desk: Desk::default(),
             is_freed: false,
             watched,
@@ -137,15 +144,24 @@ impl Wire {
         Ok(got)
     }
 
-    /// What came to the socket for connection management, if this device has it.
+    /// What came to the socket for connection management, if this device has it, or another that does not read it.
     fn receive_management(&mut self, each: &mut impl FnMut(Arrival<'_>)) -> io::Result<usize> {
         let Wire { inbox, room, counters, management, desk, own, .. } = self;
-        let Some(share) = management else { return Ok(0) };
-        desk.hand_on_waiting(&share.serving, counters);
-        let got = inbox.receive(share.group.socket(share.place))?;
+        let from = management.as_ref().map_or(&own.serving, |share| &share.serving);
+        desk.hand_on_waiting(from, counters);
+        if management.is_none() && !self.reads_for_another {
+            return Ok(0);
+        }
+        let got = inbox.receive(own.group.socket(MANAGEMENT))?;
+        if management.is_none() {
+            match got {
+                0 => (self.unread, self.reads_for_another) = (None, false),
+                _ => self.until_served = 0,
+            }
+        }
         for index in 0..got {
             match Datagram::from_kernel(inbox.get(index)) {
-                Some(datagram) => desk.sort(&datagram, own.place, &share.serving, room, counters, &mut *each),
+                Some(datagram) => desk.sort(&datagram, own.place, from, room, counters, &mut *each),
                 None => counters.unclear += 1,
             }
         }
@@ -196,11 +212,20 @@ impl Wire {
     }
 
     /// Takes the host's share of connection management, which one device at a time has; false if another has it. From now on
-    /// [`receive`](Wire::receive) takes packets for queue pair 1 in, and hands them to those that they are for.
-    pub(crate) fn claim_management(&mut self) -> io::Result<bool> {
+    /// [`receive`](Wire::receive) takes packets for queue pair 1 in, and hands them to those that they are for. So it does with
+    /// what another leaves unread for a second, as one does that is stopped.
+    pub(crate) fn claim_management(&mut self, now: Instant) -> io::Result<bool> {
         if self.management.is_none() {
             let name = What::Serving(MANAGEMENT);
-            let Some(serving) = Serving::bind(self.slot.place(), name)? else { return Ok(false) };
+            let Some(serving) = Serving::bind(self.slot.place(), name)? else {
+                let is_waiting = is_readable(self.own.group.socket(MANAGEMENT));
+                self.unread = is_waiting.then(|| self.unread.unwrap_or(now));
+                if self.unread.is_some_and(|since| now.saturating_duration_since(since) >= UNREAD) {
+                    self.reads_for_another = true;
+                    self.look_everywhere();
+                }
+                return Ok(false);
+            };
             let share = Share::new(serving, MANAGEMENT, self.own.group.clone())?;
             share.watch_by(&self.watched)?;
             self.management = Some(share);
@@ -289,6 +314,11 @@ fn watch(watched: &OwnedFd, socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::add(watched, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
+fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())) == Ok(1)
+}
+
 /// Shows the messages of a socket to `each`, some of them; their number.
 fn serve(serving: &Serving, messages: &mut Batch, mut each: impl FnMut(Received<'_>)) -> io::Result<usize> {
     for taken in 0..MESSAGES {
@@ -326,6 +356,8 @@ const LONGEST_DATAGRAM: usize = 1 << 16;
 const CONTROL_WORDS: usize = 32;
 /// Room for what waits to be read: what 16 peers may have under way, of 1 MiB each.
 const RECEIVE_BUFFER: usize = 16 << 20;
+/// How long something waits for another before it is read here.
+const UNREAD: Duration = Duration::from_secs(1);
 /// A look at other processes' messages costs a system call; one of so many calls makes it.
 const SERVED_EVERY: u32 = 16;
 /// Messages that are taken at a time.

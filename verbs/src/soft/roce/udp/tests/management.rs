@@ -1,5 +1,7 @@
 //! Packets for queue pair 1: whoever has its socket hands them to those that they are for.
 
+use std::time::{Duration, Instant};
+
 use qpair_roce::wire::cm::{LEN, Message, Pair, QKEY, SERVICE_TCP};
 use qpair_roce::wire::{Bth, Deth, Extension, Headers, Opcode, Part};
 use qpair_roce::{Psn, Qpn};
@@ -35,9 +37,9 @@ fn say(port: &TestPort, from: &mut Wire, message: &[u8]) -> Vec<u8> {
 
 /// Has `desk`, which has the socket, hand on what came, until `to` has it.
 fn arrives(desk: &mut Wire, to: &mut Wire, sent: &[u8]) {
-    let (mut came, end) = (false, std::time::Instant::now() + LIMIT);
+    let (mut came, end) = (false, Instant::now() + LIMIT);
     while !came {
-        assert!(std::time::Instant::now() < end, "{:?} {:?}", desk.counters(), to.counters());
+        assert!(Instant::now() < end, "{:?} {:?}", desk.counters(), to.counters());
         turn(desk, |arrival| assert_ne!(arrival.bytes, sent, "it is not for this one"));
         turn(to, |arrival| came |= arrival.bytes == sent);
     }
@@ -47,7 +49,7 @@ fn arrives(desk: &mut Wire, to: &mut Wire, sent: &[u8]) {
 fn messages_reach_the_device_that_their_number_names() {
     let port = TestPort::new();
     let (mut desk, mut other) = (port.wire(), port.wire());
-    assert!(desk.claim_management().unwrap());
+    assert!(desk.claim_management(Instant::now()).unwrap());
     let [own, others, nobodys] = {
         let [own, others] = [desk.slot().number(), other.slot().number()];
         [own, others, (0..64).find(|slot| ![own, others].contains(slot)).unwrap()]
@@ -64,7 +66,7 @@ fn messages_reach_the_device_that_their_number_names() {
 fn requests_reach_the_device_that_listens() {
     let port = TestPort::new();
     let (mut desk, mut other) = (port.wire(), port.wire());
-    assert!(desk.claim_management().unwrap());
+    assert!(desk.claim_management(Instant::now()).unwrap());
     assert!(other.listen(7471).unwrap());
     assert!(!desk.listen(7471).unwrap() && !other.listen(7471).unwrap(), "another has that port");
     assert!(desk.listen(7472).unwrap());
@@ -80,11 +82,47 @@ fn requests_reach_the_device_that_listens() {
     assert!(desk.listen(7471).unwrap());
 }
 
+/// As one does that is stopped.
+#[test]
+fn what_the_one_with_the_socket_leaves_unread_others_read() {
+    let port = TestPort::new();
+    let (mut desk, mut other, mut third) = (port.wire(), port.wire(), port.wire());
+    let start = Instant::now();
+    assert!(desk.claim_management(start).unwrap());
+    let names = [&other, &third].map(|wire| ready(0x500 << 6 | wire.slot().number()));
+    // What is there so many seconds after the beginning.
+    let read = |wire: &mut Wire, seconds: u32, sent: &[u8]| {
+        let mut came = false;
+        assert!(!wire.claim_management(start + Duration::from_secs(seconds.into())).unwrap(), "the other has it");
+        wire.receive(|arrival| came |= arrival.bytes == sent).unwrap();
+        came
+    };
+    let sent = say(&port, &mut other, &names[0]);
+    assert!(!read(&mut other, 0, &sent), "it may be read at any moment");
+    assert!((1..60).any(|seconds| read(&mut other, seconds, &sent)));
+    // What is a third one's goes on to that, also where there are more than it has room for.
+    let sent: Vec<_> = (0..100).map(|_| say(&port, &mut other, &names[1])).collect();
+    let (mut count, end) = (0, Instant::now() + LIMIT);
+    for seconds in 60.. {
+        read(&mut other, seconds, &[]);
+        other.look_everywhere();
+        if count == sent.len() && !other.has_waiting() {
+            break;
+        }
+        assert!(Instant::now() < end, "{count} came; {:?}", other.counters());
+        third.look_everywhere();
+        third.receive(|arrival| count += usize::from(arrival.bytes == sent[0])).unwrap();
+    }
+    // Nothing is left, and what comes next is left to the one with the socket.
+    let sent = say(&port, &mut other, &names[0]);
+    arrives(&mut desk, &mut other, &sent);
+}
+
 #[test]
 fn a_burst_for_one_without_room_waits() {
     let port = TestPort::new();
     let (mut desk, mut other) = (port.wire(), port.wire());
-    assert!(desk.claim_management().unwrap() && other.listen(7471).unwrap());
+    assert!(desk.claim_management(Instant::now()).unwrap() && other.listen(7471).unwrap());
     // Far more than a Unix socket has room for.
     let mut left: Vec<_> = (0..600).map(|_| say(&port, &mut other, &request(7471))).collect();
     while desk.counters().forwarded == 0 {
@@ -92,9 +130,9 @@ fn a_burst_for_one_without_room_waits() {
     }
     (0..200).for_each(|_| turn_at_once(&mut desk));
     assert!(desk.has_waiting(), "{:?}", desk.counters());
-    let end = std::time::Instant::now() + LIMIT;
+    let end = Instant::now() + LIMIT;
     while !left.is_empty() {
-        assert!(std::time::Instant::now() < end, "{} are missing; {:?}", left.len(), desk.counters());
+        assert!(Instant::now() < end, "{} are missing; {:?}", left.len(), desk.counters());
         turn_at_once(&mut desk);
         other.look_everywhere();
         other.receive(|_| drop(left.pop())).unwrap();

@@ -148,15 +148,15 @@ fn packets_of_one_flow_get_to_each_that_they_are_for() {
 fn one_has_connection_management() {
     let port = TestPort::new();
     let (mut a, mut b) = (port.wire(), port.wire());
-    assert!(a.claim_management().unwrap());
-    assert!(a.claim_management().unwrap(), "it has it already");
-    assert!(!b.claim_management().unwrap());
+    assert!(a.claim_management(Instant::now()).unwrap());
+    assert!(a.claim_management(Instant::now()).unwrap(), "it has it already");
+    assert!(!b.claim_management(Instant::now()).unwrap());
     let route = route(&b, loopbacks()[0], Qpn(1));
     let sent = packet(&flow(&port, &route), Part::WHOLE, Qpn(1), b"hello, manager..");
     send(&mut b, route, std::slice::from_ref(&sent));
     assert_eq!(receive(&mut a, 1)[0].bytes, sent);
     drop(a);
-    eventually(|| b.claim_management().unwrap().then_some(()));
+    eventually(|| b.claim_management(Instant::now()).unwrap().then_some(()));
 }
 
 #[test]
