@@ -76,9 +76,7 @@ impl Agent {
     /// The manager of an address.
     pub(super) fn manager(&mut self, address: IpAddr) -> &mut ConnectionManager {
         self.has_news = true;
-        if self.managers.len() >= MANAGERS {
-            self.managers.retain(|known, manager| *known == address || manager.connections() > 0);
-        }
+        self.make_room(address);
         let Agent { home, services, .. } = self;
         self.managers.entry(address).or_insert_with(|| {
             let value = home.slot().map_or(0, |slot| slot.number());
@@ -92,6 +90,15 @@ impl Agent {
             }
             manager
         })
+    }
+
+    /// Lets managers without connections go where there are many, unless the address has one. True if there are few then.
+    fn make_room(&mut self, address: IpAddr) -> bool {
+        if self.managers.len() < MANAGERS || self.managers.contains_key(&address) {
+            return true;
+        }
+        self.managers.retain(|_, manager| manager.connections() > 0);
+        self.managers.len() < MANAGERS
     }
 
     /// The manager of a connection.
@@ -160,10 +167,13 @@ impl Agent {
         self.watched.remove(&key)
     }
 
-    /// A datagram of a peer's manager.
+    /// A datagram of a peer's manager. Anybody on this host may send to all addresses of the loopback: where very many have
+    /// connections already, what comes for one more is lost, and repeated.
     pub(super) fn take(&mut self, now: Instant, addresses: Addresses, bytes: &[u8; LEN]) {
         let (from, own) = ends(addresses);
-        self.manager(own).handle(now, from, bytes, &mut entropy);
+        if self.make_room(own) || !own.is_loopback() {
+            self.manager(own).handle(now, from, bytes, &mut entropy);
+        }
     }
 
     /// Does what is due.
@@ -288,7 +298,49 @@ pub(super) fn entropy() -> u64 {
     u64::from_le_bytes(random::bytes())
 }
 
-/// Managers that are kept without connections: hosts have less addresses, but for the 16 million of the loopback.
+/// Managers that are kept without connections, and that peers may have made: hosts have less addresses, but for the 16 million
+/// of the loopback.
 const MANAGERS: usize = 64;
 /// How long the share of connection management is left to another before it is asked for again.
 pub(super) const ASKS_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use qpair_roce::cm::{Connect, Offered};
+
+    use super::*;
+
+    /// Anybody on the host may send to all of them.
+    #[test]
+    fn requests_to_all_addresses_of_the_loopback_do_no_harm() {
+        let (now, port) = (Instant::now(), 7471);
+        let mut agent = Agent::new(Home::new().unwrap());
+        agent.listen(port, Arc::new(Inbox::new().unwrap()));
+        let from = Ipv4Addr::new(127, 9, 9, 9);
+        let mut peer = ConnectionManager::new(CmConfig::new(from.into(), 1));
+        let offered = Offered {
+            qpn: Qpn(77),
+            max_reads: 1,
+            reads_answered: 1,
+            peer_rnr_retry: 7,
+            flow_control: false,
+            shared_receives: false,
+        };
+        let own = |number: u32| Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + number);
+        let connect = Connect::new(own(0).into(), SERVICE_TCP + u64::from(port), offered);
+        peer.connect(now, &connect, &mut entropy).unwrap();
+        let request = peer.poll_transmit().expect("it asks").bytes;
+        for number in 0..5000 {
+            agent.take(now, Addresses::V4(from, own(number)), &request);
+        }
+        assert_eq!(agent.connections(), MANAGERS);
+        // Other addresses are few, and what this device asks for itself is its own affair.
+        agent.take(now, Addresses::V4(from, Ipv4Addr::new(192, 0, 2, 1)), &request);
+        assert_eq!(agent.connections(), MANAGERS + 1);
+        let asks = Connect::new(from.into(), SERVICE_TCP + 1, offered);
+        agent.manager(own(9000).into()).connect(now, &asks, &mut entropy).unwrap();
+        assert_eq!(agent.connections(), MANAGERS + 2);
+    }
+}
