@@ -95,8 +95,8 @@ impl Joining {
     fn roster(&mut self, ip: IpAddr, limit: Duration) -> Result<Roster, Attempt> {
         match self.hear(limit)? {
             FromStore::Roster { token, members, reached, cost } => {
-                let members = members.unpack().filter(|members| members.len() == self.size as usize);
-                let members = members.ok_or_else(|| Attempt::Failed(self.stranger("a roster that is none")))?;
+                let members =
+                    members.unpack(self.size).ok_or_else(|| Attempt::Failed(self.stranger("a roster that is none")))?;
                 cost.model.check().map_err(|error| Attempt::Failed(self.stranger(&format!("costs: {error}"))))?;
                 if !cost.fastest.is_sound() {
                     return Err(Attempt::Failed(self.stranger("algorithms that can not be")));
@@ -119,7 +119,7 @@ impl Joining {
         // If that fails, the store is gone; why, it may have said before.
         let _ = self.mouth.say(&encode(&ToStore::Listening(listening)));
         let all = match self.hear(limit) {
-            Ok(FromStore::Listening(all)) => all.unpack().filter(|all| all.len() == self.size as usize),
+            Ok(FromStore::Listening(all)) => all.unpack(self.size),
             Ok(other) => return Err(self.unexpected(&other)),
             Err(Attempt::HungUp) => return Err(BootstrapError::RankGone { rank: 0 }),
             Err(Attempt::Failed(error)) => return Err(error),
@@ -356,5 +356,25 @@ mod tests {
             store.shutdown(Shutdown::Write).unwrap();
         });
         assert_eq!(alarm.fault(), Some(verdict));
+    }
+
+    /// Each question is answered, until there is no room for answers.
+    #[test]
+    fn a_store_that_asks_and_does_not_read_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut answers, mut ear) = speak(stream, None).unwrap();
+        let (mut store, _) = listener.accept().unwrap();
+        let alarm = Alarm::new(2);
+        std::thread::scope(|scope| {
+            let mut mouth = answers.clone();
+            scope.spawn(|| listen(1, &mut ear, &mut answers, &alarm));
+            store.write_all(Guarded::caller(PURPOSE, None).output()).unwrap();
+            let questions = encode(&FromStore::Ask).repeat(1000);
+            while store.write_all(&questions).is_ok() {}
+            // It ends, and so does what says something meanwhile.
+            while mouth.say(&encode(&ToStore::Leave)).is_ok() {}
+        });
+        assert_eq!(alarm.fault(), Some(Fault::Gone { rank: 0 }));
     }
 }

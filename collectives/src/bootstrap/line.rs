@@ -44,6 +44,7 @@ pub(super) enum Hearing {
 /// Both ends of a stream that was just connected.
 pub(super) fn speak(stream: TcpStream, key: Option<&ClusterKey>) -> io::Result<(Mouth, Ear)> {
     stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(UNREAD))?;
     let guarded = Guarded::caller(PURPOSE, key.map(with_entropy).transpose()?);
     let line = Arc::new(Line { stream, guarded: Mutex::new(guarded) });
     Ok((Mouth(line.clone()), Ear { line, heard: Vec::new(), searched: 0 }))
@@ -130,15 +131,22 @@ impl Line {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes.
+    /// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes: one that
+    /// does not is heard no more either.
     fn flush(&self, guarded: &mut Guarded) -> io::Result<()> {
         let output = std::mem::take(guarded.output());
-        if output.is_empty() { Ok(()) } else { (&self.stream).write_all(&output) }
+        if output.is_empty() {
+            return Ok(());
+        }
+        (&self.stream).write_all(&output).inspect_err(|_| _ = self.stream.shutdown(Shutdown::Both))
     }
 }
 
 /// Bytes that are read at once.
 const PART: usize = 16 << 10;
+
+/// How long the store may leave unread what it is told, once the system keeps no more of it.
+const UNREAD: Duration = Duration::from_secs(2);
 
 /// A socket takes no shorter limit than this.
 const LEAST: Duration = Duration::from_millis(1);

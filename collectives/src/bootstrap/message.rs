@@ -171,8 +171,12 @@ impl Members {
         Members { hosts: hosts.all, seats: seats.all, ranks }
     }
 
-    /// `None` if it contradicts itself.
-    pub(super) fn unpack(self) -> Option<Vec<Whereabouts>> {
+    /// `None` if it contradicts itself, or is not of so many ranks. What each has of it is copied only then.
+    pub(super) fn unpack(self, size: u32) -> Option<Vec<Whereabouts>> {
+        let names = self.hosts.iter().flat_map(|(host, machine, node)| [host, machine, node]);
+        if !are_of(size, &self.ranks, names) {
+            return None;
+        }
         let one = |&(host, seat): &(u32, u32)| {
             let (host, machine, node) = self.hosts.get(host as usize)?.clone();
             let (cores, cpu_island, gpu, gpu_island) = self.seats.get(seat as usize)?.clone();
@@ -210,8 +214,11 @@ impl Listeners {
         Listeners { addresses: addresses.all, devices: devices.all, ranks, stand_ins }
     }
 
-    /// `None` if it contradicts itself.
-    pub(super) fn unpack(self) -> Option<Vec<Listening>> {
+    /// As [`Members::unpack`].
+    pub(super) fn unpack(self, size: u32) -> Option<Vec<Listening>> {
+        if !are_of(size, &self.ranks, self.devices.iter().map(|(device, ..)| device)) {
+            return None;
+        }
         let one = |&(address, port, device): &(u32, u16, u32)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
             let (device, is_on_infiniband, is_software, staging, rate_mbps) =
@@ -226,6 +233,11 @@ impl Listeners {
         }
         Some(all)
     }
+}
+
+/// Whether a list is of so many ranks, and no name is longer than there are.
+fn are_of<'n, R>(size: u32, ranks: &[R], mut names: impl Iterator<Item = &'n String>) -> bool {
+    ranks.len() == size as usize && names.all(|name| name.len() <= NAME_LIMIT)
 }
 
 /// Values, each once, in the order in which they came.
@@ -265,6 +277,9 @@ pub(super) const PROTOCOL: u32 = 14;
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";
 
+/// The longest name of a host, a machine, a node or a device.
+const NAME_LIMIT: usize = 4 << 10;
+
 /// The longest line that a rank sends.
 pub(super) const LINE_LIMIT: usize = 64 << 10;
 
@@ -299,7 +314,7 @@ mod tests {
         assert_eq!((packed.hosts.len(), packed.seats.len()), (2, 2));
         let line = encode(&packed);
         assert!(line.len() < 512 * 8, "{} bytes", line.len());
-        assert_eq!(serde_json::from_slice::<Members>(&line).unwrap().unpack().unwrap(), all);
+        assert_eq!(serde_json::from_slice::<Members>(&line).unwrap().unpack(512).unwrap(), all);
         let listening = |port: u16| Listening {
             address: SocketAddr::new("10.0.0.1".parse().unwrap(), port),
             device: "soft0".into(),
@@ -312,7 +327,7 @@ mod tests {
         let all: Vec<_> = (0..512).map(listening).collect();
         let line = encode(&Listeners::pack(&all));
         assert!(line.len() < 512 * 12, "{} bytes", line.len());
-        assert_eq!(serde_json::from_slice::<Listeners>(&line).unwrap().unpack().unwrap(), all);
+        assert_eq!(serde_json::from_slice::<Listeners>(&line).unwrap().unpack(512).unwrap(), all);
     }
 
     /// That of rank 0 of a large machine where as much was measured of algorithms as is kept.
@@ -348,12 +363,34 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_nothing() {
         let members = r#"{"hosts":[["h","m","m"]],"seats":[["0",null,null,null]],"ranks":[[1,0]]}"#;
-        assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
+        assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(1), None);
         for listeners in [
             r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]],"stand_ins":[]}"#,
             r#"{"addresses":["10.0.0.1"],"devices":[["soft0",false,true,null,null]],"ranks":[[0,1,0]],"stand_ins":[[1,9]]}"#,
         ] {
-            assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
+            assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(1), None);
         }
+    }
+
+    #[test]
+    fn a_list_of_other_ranks_or_of_long_names_is_not_spread_out() {
+        let host = |len| ("h".repeat(len), String::new(), String::new());
+        let members = |len, ranks| Members {
+            hosts: vec![host(len)],
+            seats: vec![("0".parse().unwrap(), None, None, None)],
+            ranks: vec![(0, 0); ranks],
+        };
+        assert_eq!(members(NAME_LIMIT, 3).unpack(3).unwrap().len(), 3);
+        // Spread out it would take more memory than there is.
+        assert_eq!(members(1 << 20, 10_000_000).unpack(2), None);
+        assert_eq!(members(NAME_LIMIT + 1, 2).unpack(2), None);
+        let listeners = |len| Listeners {
+            addresses: vec![IpAddr::from([127, 0, 0, 1])],
+            devices: vec![("d".repeat(len), false, true, None, None)],
+            ranks: vec![(0, 1, 0); 2],
+            stand_ins: Vec::new(),
+        };
+        assert_eq!(listeners(9).unpack(2).unwrap().len(), 2);
+        assert_eq!((listeners(9).unpack(3), listeners(NAME_LIMIT + 1).unpack(2)), (None, None));
     }
 }
