@@ -39,9 +39,9 @@ impl Context {
     /// with several NUMA nodes, `soft1` and so on are the same device as `soft0`: topology has a name for it at each node.
     ///
     /// A process that forks while a device is open, as for workers that load data: the child is not to use what it has of the
-    /// device, since none of its threads are there; and it keeps the software device's place at the network's UDP port for as long
-    /// as it lives, also after its parent has ended. With a device of libibverbs, on Linux before 5.12, `IBV_FORK_SAFE=1` has to be in
-    /// the environment, so that what a NIC reads and writes stays the parent's (`ibv_fork_init(3)`).
+    /// device, since none of its threads are there; and it keeps the software device's place at the network's UDP port for as
+    /// long as it lives, also after its parent has ended. With a device of libibverbs, on Linux before 5.12, `IBV_FORK_SAFE=1`
+    /// has to be in the environment, so that what a NIC reads and writes stays the parent's (`ibv_fork_init(3)`).
     ///
     /// # Errors
     /// [`OpenError`] if there is no such device, or it can not be set up.

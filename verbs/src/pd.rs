@@ -205,11 +205,8 @@ impl ProtectionDomain {
             Provider::Ibv(pd) => match pd.register_gpu(buffer.allocation(), Access::NONE) {
                 Ok((registered, path)) => (Reach::Ibv(pd.clone()), None, Some(registered), path),
                 Err(failed) => {
-                    let mut buffer = Some(buffer);
-                    if failed.kept {
-                        std::mem::forget(buffer.take());
-                    }
-                    return Err(GpuRegisterFailed { error: failed.error, buffer });
+                    let (error, buffer) = failed.leaving(buffer);
+                    return Err(GpuRegisterFailed { error, buffer });
                 }
             },
         };
@@ -267,8 +264,8 @@ impl ProtectionDomain {
     /// Registers memory that `owner` keeps alive, such as a mapping of another library.
     ///
     /// # Errors
-    /// [`MemoryError`] if the length is 0 or too large, or the device refuses the memory; the owner is dropped then, or never where a
-    /// device keeps a registration of it that another refused.
+    /// [`MemoryError`] if the length is 0 or too large, or the device refuses the memory; the owner is dropped then, or never
+    /// where a device keeps a registration of it that another refused.
     ///
     /// # Safety
     /// `base..base + len` is initialised, stays valid for reads and writes until `owner` is dropped, and nobody else
@@ -285,12 +282,7 @@ impl ProtectionDomain {
             // SAFETY: the caller keeps the memory valid until `owner` is dropped, and the backing drops that last.
             Provider::Ibv(pd) => match unsafe { pd.register(base, len, Access::NONE) } {
                 Ok(registered) => (Reach::Ibv(pd.clone()), Some(registered)),
-                Err(failed) => {
-                    if failed.kept {
-                        std::mem::forget(owner);
-                    }
-                    return Err(failed.error);
-                }
+                Err(failed) => return Err(failed.leaving(owner).0),
             },
         };
         // SAFETY: passed on to the caller.

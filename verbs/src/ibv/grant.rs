@@ -29,8 +29,8 @@ impl Grant {
     /// [`NotRegistered`] as the device refuses it.
     pub(crate) fn register(pd: &Arc<Pd>, backing: &Backing, access: Access) -> Result<Self, NotRegistered> {
         let (base, len) = (backing.base(), backing.len());
-        // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails or a device keeps it; while it
-        // lasts all access to the block is by copies and atomics that bear the device's, or nobody writes it at all.
+        // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails or a device keeps it;
+        // while it lasts all access to the block is by copies and atomics that bear the device's, or nobody writes it at all.
         let registered = unsafe {
             if let Some(allocation) = backing.gpu() {
                 pd.register_gpu(allocation, access).map(|(registered, _)| registered)

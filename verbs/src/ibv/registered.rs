@@ -78,6 +78,17 @@ pub(crate) struct NotRegistered {
     pub(crate) kept: bool,
 }
 
+impl NotRegistered {
+    /// Why, and what owns the memory; leaked where a device keeps that.
+    pub(crate) fn leaving<T>(self, owner: T) -> (MemoryError, Option<T>) {
+        if self.kept {
+            std::mem::forget(owner);
+            return (self.error, None);
+        }
+        (self.error, Some(owner))
+    }
+}
+
 impl From<MemoryError> for NotRegistered {
     fn from(error: MemoryError) -> Self {
         NotRegistered { error, kept: false }

@@ -311,12 +311,7 @@ impl ArenaPool {
         let registered = self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len));
         let registered = match registered.transpose() {
             Ok(registered) => registered,
-            Err(failed) => {
-                if failed.kept {
-                    std::mem::forget(segment);
-                }
-                return Err(failed.error);
-            }
+            Err(failed) => return Err(failed.leaving(segment).0),
         };
         let further = registered.as_ref().and_then(Registered::further_lkeys);
         let mut state = self.lock();

@@ -99,12 +99,7 @@ impl Backing {
         let base = NonNull::new(vector.as_mut_ptr()).unwrap_or(NonNull::dangling());
         let registered = match register(base, vector.len()) {
             Ok(registered) => registered,
-            Err(failed) => {
-                if failed.kept {
-                    std::mem::forget(vector);
-                }
-                return Err(failed.error);
-            }
+            Err(failed) => return Err(failed.leaving(vector).0),
         };
         let lkey = registered.as_ref().map_or(0, Registered::lkey);
         let further = registered.as_ref().and_then(Registered::further_lkeys);

@@ -46,12 +46,7 @@ impl BytesRegion {
         let backing = Backing::from_bytes(domain, reach, bytes.clone());
         let grant = match Grant::new(&backing, Access::REMOTE_READ, None) {
             Ok(grant) => grant,
-            Err(failed) => {
-                if failed.kept {
-                    std::mem::forget(backing);
-                }
-                return Err(failed.error);
-            }
+            Err(failed) => return Err(failed.leaving(backing).0),
         };
         Ok(BytesRegion { held: Some(Box::new(Held { grant, domain, bytes })) })
     }

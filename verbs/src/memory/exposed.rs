@@ -56,11 +56,8 @@ impl ExposedRegion {
         match Grant::new(buffer.backing(), access, place.map(|shared| &mut shared.grant)) {
             Ok(grant) => Ok(ExposedRegion { shared: Some(RegionShared::new(buffer, access, grant, spare)) }),
             Err(failed) => {
-                let mut buffer = Some(buffer);
-                if failed.kept {
-                    std::mem::forget(buffer.take());
-                }
-                Err(ExposeFailed { error: failed.error, buffer })
+                let (error, buffer) = failed.leaving(buffer);
+                Err(ExposeFailed { error, buffer })
             }
         }
     }

@@ -47,8 +47,8 @@ pub(crate) trait Member: Send + Sync {
     fn fill(&self, receive: u32, piece: u32) -> Option<(Filled, (u64, u64, u32))>;
     /// A peer's word that its own request was not valid.
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
-    /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access, or fill what it
-    /// claimed.
+    /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access, or fill what
+    /// it claimed.
     fn link_lost(&self, link: u64, peer: NodeId, gone: bool);
     /// Tries stalled work again; true if there is more to do.
     fn tick(&self) -> bool;
