@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -15,13 +14,11 @@ use super::answers::{Answer, Answers, PassedRope};
 use super::departures::{Departures, Told};
 use super::message::{BounceOp, Message};
 use super::outbox::Outbox;
-use super::peer_arenas::{Mapped, PeerArenas, Reach};
+use super::peer_arenas::PeerArenas;
 use super::process::Process;
 use super::socket::{Packet, Socket};
 use crate::address::NodeId;
-use crate::error::{ConnectError, GpuError};
-use crate::gpu::{Allocation, Export, Imported, Place};
-use crate::memory::Arena;
+use crate::error::ConnectError;
 use crate::memory::Segment;
 use crate::soft::bell::Rope;
 use crate::soft::filler::Filler;
@@ -56,19 +53,19 @@ enum Wire {
 }
 
 #[derive(Debug)]
-struct Remote {
+pub(super) struct Remote {
     outbox: Outbox,
     process: Process,
-    arenas: PeerArenas,
-    departures: Departures,
+    pub(super) arenas: PeerArenas,
+    pub(super) departures: Departures,
     /// Arenas of ours that the peer was sent.
-    lent: Mutex<HashSet<u32>>,
+    pub(super) lent: Mutex<HashSet<u32>>,
     answers: Answers,
     /// What rings the bells of the peer's completion queues that are in use here, by their numbers: one descriptor for all
     /// queue pairs of a queue.
     ropes: Mutex<HashMap<u64, Weak<OwnedFd>>>,
     /// True if its memory may be pinned for GPUs.
-    may_pin: bool,
+    pub(super) may_pin: bool,
 }
 
 impl Link {
@@ -241,7 +238,8 @@ impl Link {
         self.remote_end().map(|remote| remote.outbox.socket())
     }
 
-    fn remote_end(&self) -> Option<&Remote> {
+    #[inline(always)]
+    pub(super) fn remote_end(&self) -> Option<&Remote> {
         match &self.wire {
             Wire::Remote(remote) => Some(remote),
             Wire::Local(_) => None,
@@ -315,59 +313,6 @@ impl Link {
         }
     }
 
-    /// Where `len` bytes at `offset` of the peer's arena lie here. On a local link the address is the peer's own.
-    #[inline(always)]
-    pub(crate) fn reach(&self, arena: u32, offset: u64, len: u64, addr: u64) -> Reach {
-        let remote = match &self.wire {
-            Wire::Local(_) => {
-                let place = Place::of_arena(arena);
-                return NonNull::new(addr as *mut u8).map_or(Reach::Unmapped, |at| Reach::Mapped(at, place));
-            }
-            Wire::Remote(remote) => remote,
-        };
-        if arena == 0 {
-            return Reach::Unmapped;
-        }
-        match remote.arenas.find(arena, offset, len) {
-            Some(reach) => reach,
-            None => remote.arenas.ask(arena, || self.send(&Message::MapArena { arena })),
-        }
-    }
-
-    /// Notes that `len` bytes of an arena of the processor's memory are to be copied from or to memory at `other`: with a
-    /// GPU's, the arena is pinned, so that the next such copies are fast. The caller is inside its hazard.
-    #[inline(always)]
-    pub(crate) fn note_copy(&self, arena: u32, len: u64, other: Place) {
-        if !other.is_host() && len >= PIN_FROM {
-            self.pin(arena, other);
-        }
-    }
-
-    #[cold]
-    fn pin(&self, arena: u32, other: Place) {
-        if let (Wire::Remote(remote), Some(gpu)) = (&self.wire, other.opened())
-            && remote.may_pin
-        {
-            remote.arenas.pin(arena, gpu);
-        }
-    }
-
-    /// Maps an arena that the peer sent.
-    pub(super) fn install_arena(&self, arena: u32, len: u64, packet: &mut Packet) {
-        if let Wire::Remote(remote) = &self.wire {
-            remote.arenas.install(arena, len, packet.fds.pop());
-        }
-    }
-
-    /// An arena of the peer is gone: it is unmapped once those have left who `sight` finds inside an access.
-    pub(super) fn forget_arena(&self, arena: u32, sight: impl FnOnce() -> Initiators) {
-        if let Wire::Remote(remote) = &self.wire
-            && let Some(forgotten) = remote.arenas.forget(arena)
-        {
-            remote.departures.arena(forgotten, sight());
-        }
-    }
-
     /// The peer asks whether those have left who are inside an access, and is answered then.
     pub(super) fn asked_for_quiet(&self, turn: u64, inside: Initiators) {
         if let Wire::Remote(remote) = &self.wire {
@@ -382,65 +327,6 @@ impl Link {
             Told::Quiet(turn) => _ = self.send(&Message::Quiet { turn }),
             Told::HangUp => remote.outbox.socket().hang_up(),
         })
-    }
-
-    /// Sends the peer an arena of ours. For the control thread.
-    pub(super) fn lend(&self, arena: &Arena) {
-        let Wire::Remote(remote) = &self.wire else { return };
-        let (id, len) = (arena.id(), arena.len() as u64);
-        if self.send_with(&Message::Arena { arena: id, len }, Some(arena.segment().shared_fd())) {
-            lock(&remote.lent).insert(id);
-        }
-    }
-
-    /// Sends the peer memory of a GPU of ours; false if it can not be mapped. For the control thread.
-    pub(super) fn lend_gpu(&self, arena: u32, allocation: &Allocation) -> bool {
-        let Wire::Remote(remote) = &self.wire else { return false };
-        // Each export is a descriptor of its own, and nobody needs a second.
-        if lock(&remote.lent).contains(&arena) {
-            return true;
-        }
-        let Some(export) = allocation.export(arena) else { return false };
-        let gpu = allocation.uuid();
-        let is_sent = match export {
-            Export::Descriptor(fd, len) => {
-                self.send_with(&Message::GpuArena { arena, len: len as u64, gpu }, Some(&Arc::new(fd)))
-            }
-            Export::Handle(handle, offset) => {
-                let (halves, _) = handle.as_chunks();
-                let handle = [halves[0], halves[1]];
-                self.send(&Message::GpuHandle { arena, len: allocation.len() as u64, gpu, handle, offset })
-            }
-        };
-        if is_sent {
-            lock(&remote.lent).insert(arena);
-        }
-        true
-    }
-
-    /// Maps memory of a GPU that the peer sent, as `open` does it, of so many bytes.
-    pub(super) fn install_gpu_arena(
-        &self,
-        arena: u32,
-        len: u64,
-        open: impl FnOnce(usize) -> Result<Imported, GpuError>,
-    ) {
-        let Wire::Remote(remote) = &self.wire else { return };
-        remote.arenas.install_with(arena, || match open(usize::try_from(len).ok()?) {
-            Ok(imported) => Some(Mapped::of_gpu(arena, imported)),
-            Err(error) => {
-                tracing::info!(%error, peer = %self.peer, "a peer's GPU memory is not mapped; its process copies");
-                None
-            }
-        });
-    }
-
-    /// An arena of ours is gone: the peer unmaps it, if it was sent it. For the control thread.
-    pub(super) fn take_back(&self, arena: u32) {
-        let Wire::Remote(remote) = &self.wire else { return };
-        if lock(&remote.lent).remove(&arena) {
-            self.send(&Message::ArenaGone { arena });
-        }
     }
 
     pub(super) fn note_quiet(&self, turn: u64) {
@@ -522,9 +408,5 @@ fn no_descriptors(what: &'static str) -> ConnectError {
     system(what)(io::Error::from_raw_os_error(libc::EMFILE))
 }
 
-/// Bytes of a copy between memory of a peer's processor and a GPU from which on the former is pinned. CUDA's driver takes
-/// shorter ones from memory that is not pinned before its call returns; longer ones it copies twice.
-/// <https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html>
-const PIN_FROM: u64 = 64 << 10;
 /// How long a peer's control thread may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@
 mod answers;
 mod departures;
 mod establish;
+mod lending;
 mod link;
 mod message;
 mod outbox;
