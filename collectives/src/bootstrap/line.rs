@@ -131,8 +131,8 @@ impl Line {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes: one that
-    /// does not is heard no more either.
+    /// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes: one
+    /// that does not is heard no more either.
     fn flush(&self, guarded: &mut Guarded) -> io::Result<()> {
         let output = std::mem::take(guarded.output());
         if output.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag, WorkerError};
+use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag};
 
 use super::cache::PlanCache;
 use super::exec::Exec;
@@ -13,7 +13,7 @@ use super::straight::{Came, Straight};
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause, TimeLimit, Wait};
 use crate::bootstrap::Alarm;
-use crate::fault::{Fault, Outcome, Place};
+use crate::fault::{Fault, Outcome};
 
 /// The operations under way, in the order in which they were started, and what it takes to run them.
 pub(crate) struct Engine<'a> {
@@ -345,24 +345,6 @@ impl Engine<'_> {
         Ok(false)
     }
 
-    /// Whether the operation at a place can not go on without what `rank` has not given so far.
-    #[cold]
-    fn needs(&mut self, at: usize, rank: u32) -> Outcome<bool> {
-        let exec = self.exec(at)?;
-        if exec.is_active() {
-            return Ok(exec.needs(rank));
-        }
-        let plan = |run: &Run| self.cache.get(run.plan);
-        let Some((own, peer)) =
-            self.runs.get(at).and_then(|run| plan(run)).and_then(|own| Some((own, own.peer(rank)?)))
-        else {
-            return Ok(false);
-        };
-        let waiting = self.runs.iter().take(at).filter(|run| !run.is_active()).filter_map(|run| plan(run));
-        let before = waiting.filter(|plan| plan.peer(rank).is_some() && plan.is_numbered_with(own)).count();
-        Ok(!self.net.has_given_all(peer, &own.call, before as u64))
-    }
-
     /// The worker is done with a slot of an operation.
     fn slot_is_done(&mut self, op: OpId) -> Outcome<bool> {
         let Some(at) = self.runs.iter().position(|run| run.staged.has_posted(op)) else { return Ok(false) };
@@ -444,19 +426,6 @@ impl Engine<'_> {
         Err(self.net.differs(fields))
     }
 
-    /// What ended the connection to a rank: where that is gone, or has left, others may know it before long.
-    #[cold]
-    fn cause(&self, rank: u32, fault: Box<Fault>) -> Box<Fault> {
-        if !matches!(*fault, Fault::Failed { .. }) {
-            return fault;
-        }
-        match self.alarm.wait(MOMENT) {
-            Some(first) => Box::new(first),
-            None if self.alarm.has_left(rank) => Box::new(Fault::Left { rank }),
-            None => fault,
-        }
-    }
-
     /// Something came that no rank of this release sends.
     #[cold]
     fn foreign(&mut self, ep: EndpointId) -> Outcome<bool> {
@@ -471,34 +440,6 @@ impl Engine<'_> {
             }
         }
     }
-
-    #[cold]
-    fn raised(&self) -> Box<Fault> {
-        Box::new(self.alarm.fault().unwrap_or(Fault::Failed { rank: self.net.me, reason: "aborted".into() }))
-    }
-
-    /// Where the first operation that waits for a rank, or for `rank` if it waits for that, waits.
-    pub(crate) fn place(&mut self, rank: Option<u32>) -> Option<Place> {
-        (0..self.runs.len()).find_map(|at| self.exec(at).ok()?.place(rank))
-    }
-
-    #[cold]
-    fn timed_out(&self, place: Option<Place>, limit: Duration) -> Box<Fault> {
-        match place {
-            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit, waits: Vec::new() }),
-            None => self.failed("it waited for nothing".into()),
-        }
-    }
-
-    #[cold]
-    fn broken(&self, error: &WorkerError) -> Box<Fault> {
-        self.failed(error.to_string())
-    }
-
-    #[cold]
-    fn failed(&self, reason: String) -> Box<Fault> {
-        Box::new(Fault::Failed { rank: self.net.me, reason })
-    }
 }
 
 fn no_operation(me: u32) -> Box<Fault> {
@@ -510,6 +451,3 @@ const MOVES: u32 = 1 << 14;
 
 /// How long what a rank sent before it left may be on its way: as long as its worker waits for that.
 const ON_THE_WAY: Duration = Duration::from_secs(6);
-
-/// How long to wait for the reason why a connection did not come up.
-const MOMENT: Duration = Duration::from_millis(300);

@@ -1,9 +1,14 @@
 //! What an operation waits for, and why it can not go on.
 
+use std::time::Duration;
+
+use qpair_transport::WorkerError;
+
+use super::engine::Engine;
 use super::exec::Exec;
-use super::run::State;
+use super::run::{Run, State};
 use super::steps::Step;
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, Outcome, Place};
 use crate::plan::What;
 
 impl Exec<'_> {
@@ -65,3 +70,64 @@ impl Exec<'_> {
         Box::new(Fault::Failed { rank: self.net.me, reason })
     }
 }
+
+impl Engine<'_> {
+    /// Whether the operation at a place can not go on without what `rank` has not given so far.
+    #[cold]
+    pub(super) fn needs(&mut self, at: usize, rank: u32) -> Outcome<bool> {
+        let exec = self.exec(at)?;
+        if exec.is_active() {
+            return Ok(exec.needs(rank));
+        }
+        let plan = |run: &Run| self.cache.get(run.plan);
+        let Some(own) = self.runs.get(at).and_then(|run| plan(run)) else { return Ok(false) };
+        let Some(peer) = own.peer(rank) else { return Ok(false) };
+        let waiting = self.runs.iter().take(at).filter(|run| !run.is_active()).filter_map(|run| plan(run));
+        let before = waiting.filter(|plan| plan.peer(rank).is_some() && plan.is_numbered_with(own)).count();
+        Ok(!self.net.has_given_all(peer, &own.call, before as u64))
+    }
+
+    /// What ended the connection to a rank: where that is gone, or has left, others may know it before long.
+    #[cold]
+    pub(super) fn cause(&self, rank: u32, fault: Box<Fault>) -> Box<Fault> {
+        if !matches!(*fault, Fault::Failed { .. }) {
+            return fault;
+        }
+        match self.alarm.wait(MOMENT) {
+            Some(first) => Box::new(first),
+            None if self.alarm.has_left(rank) => Box::new(Fault::Left { rank }),
+            None => fault,
+        }
+    }
+
+    #[cold]
+    pub(super) fn raised(&self) -> Box<Fault> {
+        Box::new(self.alarm.fault().unwrap_or(Fault::Failed { rank: self.net.me, reason: "aborted".into() }))
+    }
+
+    /// Where the first operation that waits for a rank, or for `rank` if it waits for that, waits.
+    pub(crate) fn place(&mut self, rank: Option<u32>) -> Option<Place> {
+        (0..self.runs.len()).find_map(|at| self.exec(at).ok()?.place(rank))
+    }
+
+    #[cold]
+    pub(super) fn timed_out(&self, place: Option<Place>, limit: Duration) -> Box<Fault> {
+        match place {
+            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit, waits: Vec::new() }),
+            None => self.failed("it waited for nothing".into()),
+        }
+    }
+
+    #[cold]
+    pub(super) fn broken(&self, error: &WorkerError) -> Box<Fault> {
+        self.failed(error.to_string())
+    }
+
+    #[cold]
+    pub(super) fn failed(&self, reason: String) -> Box<Fault> {
+        Box::new(Fault::Failed { rank: self.net.me, reason })
+    }
+}
+
+/// How long to wait for the reason why a connection did not come up.
+const MOMENT: Duration = Duration::from_millis(300);

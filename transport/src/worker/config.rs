@@ -239,9 +239,10 @@ impl Config {
         self
     }
 
-    /// Whether messages of at most 32 bytes stay in the memory that they landed in, as longer ones do (default: no; they are copied,
-    /// which takes less time). A peer that sends more than the application lets go of waits then, whatever the length of its messages,
-    /// once that is some eight times its [`window`](Config::window); else short ones that are kept are bounded by nobody.
+    /// Whether messages of at most 32 bytes stay in the memory that they landed in, as longer ones do (default: no; they are
+    /// copied, which takes less time). A peer that sends more than the application lets go of waits then, whatever the length of
+    /// its messages, once that is some eight times its [`window`](Config::window); else short ones that are kept are bounded by
+    /// nobody.
     #[must_use]
     pub fn lend_short(mut self, lends: bool) -> Self {
         self.lend_short = lends;
