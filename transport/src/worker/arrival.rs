@@ -5,13 +5,14 @@ use qpair_verbs::{Completion, CompletionError, Local, Qpn, Slab, WcStatus, WorkC
 use super::Worker;
 use super::awaited::Await;
 use super::delivery::{Body, misfit};
-use super::endpoint::{Endpoint, InFlight, Job, OneSided, Reading, Stage, parse_wr_id};
+use super::endpoint::{Endpoint, InFlight, OneSided, Reading, Stage};
 use super::endpoints::Endpoints;
 use super::error::{CloseReason, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
 use super::memory::{Message, Target};
 use super::seen::Note;
+use super::work_id::{Job, parse_wr_id};
 use crate::engine::{
     Arrival, Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, Offer, Offered, Violation, WireError,
 };

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use qpair_verbs::HugePages;
 
-use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
 use super::near::Near;
 use super::rails::Rail;
+use super::work_id::ENDPOINT_BITS;
 use crate::cm::{ClusterKey, ClusterKeyError, RAILS_LIMIT};
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use qpair_verbs::QueuePair;
 use slab::Slab;
 
-use super::endpoint::{Endpoint, SHARED_RECEIVE};
+use super::endpoint::Endpoint;
 use super::ids::EndpointId;
+use super::work_id::SHARED_RECEIVE;
 use crate::engine::{Key, PeerTerms, Table};
 
 /// A queue pair's number. They are unpredictable, so that their low bits spread well.

@@ -31,6 +31,7 @@ mod staging;
 mod tests;
 mod timers;
 mod watch;
+mod work_id;
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use qpair_verbs::{Local, RemoteSlice, Rkey};
 
 use super::datagram::line_of;
-use super::endpoint::{Job, Stage, wr_id};
+use super::endpoint::Stage;
 use super::error::{CloseReason, Lost, WorkerError};
 use super::seen::Note;
+use super::work_id::{Job, wr_id};
 use super::{Worker, datagram};
 use crate::engine::Pulse;
 

@@ -6,9 +6,9 @@ use super::line::{Arrived, line_of};
 use super::queue::{Came, DEPTH};
 use crate::engine::{Header, HeaderView, Kind, NotSent, Violation};
 use crate::worker::Worker;
-use crate::worker::endpoint::Job;
 use crate::worker::error::{CloseReason, Lost, WorkerError};
 use crate::worker::ids::EndpointId;
+use crate::worker::work_id::Job;
 
 impl Worker {
     /// Takes packets that came, at most so many, and sends what is due by that. True if all that came were taken.

@@ -10,10 +10,11 @@ use crate::cm::DatagramTerms;
 use crate::engine::FlowHeader;
 use crate::engine::{FLOW_BYTES, Flow, FlowSettings, Frame, HEADER_BYTES};
 use crate::worker::config::Config;
-use crate::worker::endpoint::{Endpoint, Job};
+use crate::worker::endpoint::Endpoint;
 use crate::worker::error::ResourceError;
 use crate::worker::ops::Body;
 use crate::worker::seen::DatagramState;
+use crate::worker::work_id::Job;
 
 /// The packets of one connection.
 #[derive(Debug)]

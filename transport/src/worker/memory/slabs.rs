@@ -6,9 +6,10 @@ use qpair_verbs::{
 
 use super::lent::{Lent, LentRing};
 use crate::engine::RESERVED_SLOTS;
-use crate::worker::endpoint::{Endpoint, SHARED_RECEIVE, receive_id};
+use crate::worker::endpoint::Endpoint;
 use crate::worker::error::ResourceError;
 use crate::worker::ids::EndpointId;
+use crate::worker::work_id::{SHARED_RECEIVE, receive_id};
 
 /// The slabs of one size. (One class; a further one is another of these, with queue pairs of its own.)
 ///

@@ -4,10 +4,11 @@ use qpair_verbs::{Local, RemoteSlice, Rkey};
 
 use super::onesided::not_up;
 use crate::worker::Worker;
-use crate::worker::endpoint::{Endpoint, Job, Stage, wr_id};
+use crate::worker::endpoint::{Endpoint, Stage};
 use crate::worker::error::OneSidedFailure;
 use crate::worker::event::Event;
 use crate::worker::ids::{EndpointId, OpId};
+use crate::worker::work_id::{Job, wr_id};
 
 impl Worker {
     /// [`Event::Flushed`] follows when all that was begun before on this connection has come to the peer: puts, gets and

@@ -5,10 +5,11 @@ use qpair_verbs::{GpuBuffer, Local, PostError, QpType};
 
 use crate::engine::RemoteMemory;
 use crate::worker::Worker;
-use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, Unposted, wr_id};
+use crate::worker::endpoint::{InFlight, OneSided, Reach, Stage, Unposted};
 use crate::worker::error::{OneSidedError, OneSidedFailure};
 use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::memory::Target;
+use crate::worker::work_id::{Job, wr_id};
 
 impl Worker {
     /// Reads `remote` into the first bytes of `into`, or combines it with them; for memory of a GPU that is not registered, by

@@ -5,9 +5,10 @@ use qpair_verbs::{Local, PostError, QpState};
 
 use crate::engine::{Frame, HEADER_BYTES};
 use crate::worker::datagram::{Datagrams, line_of};
-use crate::worker::endpoint::{Endpoint, Job, wr_id};
+use crate::worker::endpoint::Endpoint;
 use crate::worker::error::ResourceError;
 use crate::worker::memory::Pool;
+use crate::worker::work_id::{Job, wr_id};
 
 /// What follows a header.
 pub(in crate::worker) trait Body {

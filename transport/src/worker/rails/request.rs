@@ -1,7 +1,7 @@
 //! The number of a request on a rail, by which its completion is known.
 
-use crate::worker::endpoint::ENDPOINT_BITS;
 use crate::worker::ids::EndpointId;
+use crate::worker::work_id::ENDPOINT_BITS;
 
 /// Whose a request on a rail is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,10 @@ use qpair_verbs::Local;
 
 use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RemoteMemory, Unconfirmed};
 use crate::worker::Worker;
-use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, Unposted, wr_id};
+use crate::worker::endpoint::{InFlight, OneSided, Reach, Stage, Unposted};
 use crate::worker::error::ResourceError;
 use crate::worker::ops::post;
+use crate::worker::work_id::{Job, wr_id};
 
 /// What goes out again over another queue pair.
 #[derive(Debug, Default)]

@@ -404,7 +404,7 @@ fn what_comes_late_over_a_queue_pair_that_was_given_up_is_left_alone() {
     let (mut worker, ep, _) = mirror(config());
     let qpn = worker.endpoints.get_mut(ep).unwrap().qp.as_ref().unwrap().number();
     let received = worker.endpoints.get_mut(ep).unwrap().link.sequences().1;
-    let id = endpoint::receive_id(ep);
+    let id = work_id::receive_id(ep);
     // The number counts on its own device only.
     for at in [At { device: 0, qpn: Qpn(qpn.0 ^ 1) }, At { device: 1, qpn }] {
         let slab = worker.domain().alloc(64).unwrap().into_slab();
