@@ -323,12 +323,17 @@ mod tests {
     use crate::fault;
     use crate::plan::{Collective, PlanHash};
 
-    #[test]
-    fn a_verdict_names_what_a_thousand_ranks_wait_for() {
+    /// Both ends of a rank's stream, and the store's.
+    fn linked() -> (Mouth, Ear, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut answers, mut ear) = speak(stream, None).unwrap();
-        let (mut store, _) = listener.accept().unwrap();
+        let (mouth, ear) = speak(stream, None).unwrap();
+        (mouth, ear, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_verdict_names_what_a_thousand_ranks_wait_for() {
+        let (mut answers, mut ear, mut store) = linked();
         let alarm = Alarm::new(1000);
         let call = Call {
             collective: Collective::AllReduce,
@@ -361,10 +366,7 @@ mod tests {
     /// Each question is answered, until there is no room for answers.
     #[test]
     fn a_store_that_asks_and_does_not_read_is_given_up() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut answers, mut ear) = speak(stream, None).unwrap();
-        let (mut store, _) = listener.accept().unwrap();
+        let (mut answers, mut ear, mut store) = linked();
         let alarm = Alarm::new(2);
         std::thread::scope(|scope| {
             let mut mouth = answers.clone();

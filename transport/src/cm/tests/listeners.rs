@@ -13,6 +13,15 @@ fn guest(sockets: &mut Sockets, address: SocketAddr) -> (SocketId, TcpStream) {
     (socket, peer)
 }
 
+/// The same, accepted and ready, which is not heard yet.
+fn accepted() -> (Sockets, SocketId, TcpStream) {
+    let (mut sockets, _, address) = listening();
+    let (socket, mut peer) = guest(&mut sockets, address);
+    sockets.send(socket, &Message::Accept(hello()));
+    peer.write_all(&record(&Message::Ready)).unwrap();
+    (sockets, socket, peer)
+}
+
 #[test]
 fn what_is_said_of_a_stream_that_ended_is_meant_for_no_other() {
     let (mut sockets, _, address) = listening();
@@ -93,10 +102,7 @@ fn what_came_in_time_counts_however_late_it_is_read() {
 /// Also where it was told something that it has not read.
 #[test]
 fn who_parts_says_farewell_before_it_hangs_up() {
-    let (mut sockets, _, address) = listening();
-    let (socket, mut peer) = guest(&mut sockets, address);
-    sockets.send(socket, &Message::Accept(hello()));
-    peer.write_all(&record(&Message::Ready)).unwrap();
+    let (mut sockets, socket, mut peer) = accepted();
     sockets.part(socket);
     assert_eq!(read_record(&mut peer), Message::Accept(hello()));
     assert_eq!(read_record(&mut peer), Message::Farewell);
@@ -107,10 +113,7 @@ fn who_parts_says_farewell_before_it_hangs_up() {
 
 #[test]
 fn what_a_peer_said_before_it_hung_up_is_heard_by_who_finds_out_when_speaking() {
-    let (mut sockets, _, address) = listening();
-    let (socket, mut peer) = guest(&mut sockets, address);
-    sockets.send(socket, &Message::Accept(hello()));
-    peer.write_all(&record(&Message::Ready)).unwrap();
+    let (mut sockets, socket, mut peer) = accepted();
     notices(&mut sockets, 1, NOW);
     peer.write_all(&record(&Message::Farewell)).unwrap();
     // What it has not read has the system refuse whatever follows.

@@ -16,7 +16,7 @@ use crate::soft::ring::{Lines, Slot};
 use crate::soft::visited::Member;
 use crate::sync::Ordering;
 use crate::types::{QpState, QpType};
-use crate::{Access, CompletionQueue, Context, NodeId};
+use crate::{Access, CompletionQueue, Context, NodeId, ProtectionDomain, QueuePair};
 
 /// A datagram queue pair with two receives posted, of which a sender has claimed the first.
 struct Claimed {
@@ -55,6 +55,27 @@ impl Claimed {
         drop(self.qp);
         while self.cq.poll().unwrap().is_some() {}
         (start.elapsed(), self.receives)
+    }
+}
+
+/// Two queue pairs of one device, connected to each other.
+struct Pair {
+    pd: ProtectionDomain,
+    qp: QueuePair,
+    peer: QueuePair,
+    soft: Arc<SoftQp>,
+    soft_peer: Arc<SoftQp>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+        let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
+        let (at, at_peer) = (qp.address(), peer.address());
+        let (qp, peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+        Pair { pd, qp, peer, soft, soft_peer }
     }
 }
 
@@ -158,12 +179,7 @@ fn closing_waits_until_nobody_looks_at_the_queue_pair() {
 /// Another thread has begun to fail a queue pair, and does not get on, while its owner closes it.
 #[test]
 fn a_peer_of_one_that_closes_while_it_is_made_to_fail_is_waited_for() {
-    let ctx = Context::open("soft0").unwrap();
-    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
-    let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-    let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
-    let (at, at_peer) = (qp.address(), peer.address());
-    let (qp, _peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+    let Pair { pd, qp, peer: _peer, soft, soft_peer } = Pair::new();
     let region = pd.expose(4096, Access::REMOTE_WRITE).unwrap();
     soft_peer.hazard().store(1, Ordering::SeqCst);
     soft.state.store(QpState::Err.code(), Ordering::SeqCst);
@@ -177,13 +193,8 @@ fn a_peer_of_one_that_closes_while_it_is_made_to_fail_is_waited_for() {
 /// Numbers are given anew: a queue pair that has that of a former peer is not its peer.
 #[test]
 fn another_queue_pair_of_the_same_number_is_no_peer() {
-    let ctx = Context::open("soft0").unwrap();
-    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
-    let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-    let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
-    let (at, at_peer) = (qp.address(), peer.address());
-    let (_qp, _peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
-    let link = pd.node().link_to(&at_peer.soft.unwrap()).unwrap();
+    let Pair { pd, qp: _qp, peer: _peer, soft, soft_peer } = Pair::new();
+    let link = pd.node().link_to(&pd.node().home().address()).unwrap();
     let is_open = |me: Identity, who: Identity| {
         let info = QpInfo { who, ..soft_peer.info() };
         let mut view = PeerView::new(link.clone(), Some(me), &info, soft_peer.rope().clone(), None).unwrap();
@@ -202,12 +213,7 @@ fn another_queue_pair_of_the_same_number_is_no_peer() {
 /// A peer was seen inside an access, left it and was closed; what it showed belongs to another then.
 #[test]
 fn a_peer_that_was_closed_is_outside_whoever_has_its_memory() {
-    let ctx = Context::open("soft0").unwrap();
-    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
-    let (qp, peer) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-    let (soft, soft_peer) = (qp.soft().unwrap().clone(), peer.soft().unwrap().clone());
-    let (at, at_peer) = (qp.address(), peer.address());
-    let (_qp, peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+    let Pair { qp: _qp, peer, soft, soft_peer, .. } = Pair::new();
     soft_peer.hazard().store(1, Ordering::SeqCst);
     let seen = soft.sight_peer().expect("it is connected");
     assert!(!seen.is_over());
