@@ -112,6 +112,18 @@ fn a_server_serves_what_the_client_asks_for() {
 }
 
 #[test]
+fn a_server_is_reached_at_each_of_its_addresses() {
+    // All of them, as by default on a device: the one that the client takes counts.
+    let (server, port) = serve("tag-lat --bind :: --forever");
+    for address in ["127.0.0.1", "127.0.0.2", "::1"] {
+        let output = perf(&format!("tag-lat {address} -p {port} -d soft0 -n 20 --json"));
+        assert_eq!(rows(&output).len(), 1, "{address}: {}", stderr(&output));
+    }
+    server.signal(Signal::KILL);
+    drop(server.finish());
+}
+
+#[test]
 fn a_server_without_end_outlives_strangers_and_failures() {
     let (server, port) = serve("write-lat --forever");
     let mut stranger = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");

@@ -1,6 +1,6 @@
 //! The server's side: prepares what a client asks for, and does its part of each round.
 
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 
 use qpair::verbs::Context;
 
@@ -19,6 +19,8 @@ use crate::perf::test::{Parameters, Test};
 /// # Errors
 /// [`PerfError`] if either side fails.
 pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), PerfError> {
+    // Where the client reaches this side, whatever the server listens at.
+    let reached = stream.local_addr().map_err(PerfError::Exchange)?.ip().to_canonical();
     let mut exchange = Exchange::open(stream, INTRODUCTION)?;
     let Request::Prepare(parameters, theirs) = exchange.receive()? else {
         return refuse(&mut exchange, PerfError::Garbled { why: "a round before its preparation".to_owned() });
@@ -29,8 +31,7 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
     };
     let counting = Counting::new(args);
     if parameters.test.is_tagged() {
-        let bind = args.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        return counting.during(&context, || match tagged::Server::new(&context, bind, &parameters) {
+        return counting.during(&context, || match tagged::Server::new(&context, reached, &parameters) {
             Ok(mut server) => {
                 exchange.send(&Reply::Prepared(server.contact()))?;
                 server.accept()?;
