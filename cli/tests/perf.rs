@@ -124,6 +124,17 @@ fn a_server_is_reached_at_each_of_its_addresses() {
 }
 
 #[test]
+fn more_than_there_is_memory_for_is_refused() {
+    for (test, size) in
+        ["tag-bw", "tag-lat", "write-bw"].into_iter().flat_map(|test| [(test, "1024G"), (test, "8589934592G")])
+    {
+        let output = perf(&format!("{test} --local -s {size}"));
+        assert_eq!(output.status.code(), Some(1), "{test} {size}: {}", stderr(&output));
+        assert!(stderr(&output).contains("error: "), "{test} {size}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_server_without_end_outlives_strangers_and_failures() {
     let (server, port) = serve("write-lat --forever");
     let mut stranger = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");

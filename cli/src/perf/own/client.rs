@@ -98,7 +98,7 @@ fn measure(
             Test::WriteBw | Test::ReadBw | Test::SendBw | Test::AtomicBw => {
                 let memcpy = match &session.on_gpu {
                     Some(on_gpu) => Memcpy::on_gpu(on_gpu.gpu, size)?,
-                    None => Memcpy::new(size),
+                    None => Memcpy::new(size)?,
                 };
                 let mut stream = VerbsStream::new(session, args.test);
                 report.bandwidth(&bandwidth::measure(exchange, &mut stream, memcpy, size, effort)?)?;

@@ -27,9 +27,13 @@ pub enum Memcpy {
 }
 
 impl Memcpy {
-    /// Buffers of `size` bytes, written once so that their pages are there.
-    pub fn new(size: usize) -> Self {
-        Memcpy::Host { from: vec![1; size], to: vec![2; size] }
+    /// Buffers of `size` bytes, written once so that their pages are there. The caller has memory of twice that size already, so
+    /// that there was room for as much.
+    ///
+    /// # Errors
+    /// If the memory is not to be had.
+    pub fn new(size: usize) -> Result<Self, MemoryError> {
+        Ok(Memcpy::Host { from: filled(1, size)?, to: filled(2, size)? })
     }
 
     /// Buffers of `size` bytes on a GPU.
@@ -72,13 +76,22 @@ impl Memcpy {
     }
 }
 
+/// `len` bytes of that value.
+fn filled(value: u8, len: usize) -> Result<Vec<u8>, MemoryError> {
+    let mut bytes = Vec::new();
+    let reserved = bytes.try_reserve_exact(len);
+    reserved.map_err(|_| MemoryError::NoMemory { len, source: std::io::ErrorKind::OutOfMemory.into() })?;
+    bytes.resize(len, value);
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_longer_copy_takes_longer() {
-        let seconds = |size| Memcpy::new(size).seconds(0.002).expect("no GPU is asked");
+        let seconds = |size| Memcpy::new(size).expect("it is short").seconds(0.002).expect("no GPU is asked");
         let (short, long) = (seconds(64), seconds(4 << 20));
         assert!(short > 0.0 && short < long, "{short} {long}");
     }

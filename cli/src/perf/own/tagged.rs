@@ -126,10 +126,11 @@ pub fn run(
     );
     let report = Report::begin(args, &how, place)?;
     for &size in sizes {
+        // First of all: what there is no memory for is refused here.
+        link.prepare(size)?;
         if args.test == Test::TagBw {
-            report.bandwidth(&bandwidth::measure(exchange, &mut link, Memcpy::new(size), size, effort)?)?;
+            report.bandwidth(&bandwidth::measure(exchange, &mut link, Memcpy::new(size)?, size, effort)?)?;
         } else {
-            link.prepare(size)?;
             report.latency(&latency::measure(exchange, &mut link, size, effort)?)?;
         }
     }
