@@ -206,6 +206,16 @@ fn what_a_device_counted_is_printed_at_the_end() {
 }
 
 #[test]
+fn sizes_after_one_of_which_messages_got_lost_are_measured_all_the_same() {
+    // A receiver that has receives for few of those that come.
+    let rows = rows(&by_network("send-bw -c UD -a -q 1 -r 8 -n 500 --json"));
+    assert_eq!(rows.len(), 12, "{rows:?}");
+    for row in &rows {
+        assert!(row["iterations"].as_u64() > Some(0), "{row}");
+    }
+}
+
+#[test]
 fn a_run_over_the_network_is_one_over_ethernet() {
     let text = stdout(&by_network("write-bw -q 1 -n 20"));
     assert!(text.contains("\n Link type       : Ethernet\n GID index       : "), "{text}");

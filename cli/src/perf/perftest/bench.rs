@@ -85,6 +85,10 @@ pub struct Lane {
     kind: Kind,
     remote: RemoteSlice,
     start: usize,
+    /// Bytes that a receive has room for, without the route header of datagrams.
+    room: usize,
+    /// Receives that no message has taken.
+    posted: u32,
 }
 
 #[derive(Debug)]
@@ -205,7 +209,8 @@ impl Unconnected {
                 Qp::Connected(prepared.connect(&address)?)
             };
             let remote = RemoteSlice { addr: key.addr, len: self.stride as u64, rkey: Rkey(key.rkey) };
-            lanes.push(Lane { qp, kind: self.kind, remote, start: index * self.stride });
+            let start = index * self.stride;
+            lanes.push(Lane { qp, kind: self.kind, remote, start, room: self.plan.longest, posted: 0 });
         }
         let pace = match (&self.channel, self.plan.soft) {
             (Some(_), _) => Pace::Sleeps,
@@ -242,18 +247,40 @@ impl Unconnected {
 }
 
 impl Bench {
-    /// Posts a receive for messages of `size` bytes on queue pair `lane`. Its completion carries the queue pair's place.
+    /// Posts a receive on queue pair `lane`, for the longest message of the measurement: where some get lost, it may take one of a
+    /// later size. Its completion carries the queue pair's place.
     ///
     /// # Errors
     /// [`PerfError::Post`].
     #[inline]
-    pub fn receive(&mut self, lane: usize, size: usize) -> Result<(), PerfError> {
-        let Lane { qp, start, .. } = &mut self.lanes[lane];
+    pub fn receive(&mut self, lane: usize) -> Result<(), PerfError> {
+        let Lane { qp, start, room, posted, .. } = &mut self.lanes[lane];
         let request = match qp {
-            Qp::Connected(qp) => qp.recv(self.inbox.local(*start..*start + size)),
-            Qp::Datagram(qp, _) => qp.recv(self.inbox.local(*start..*start + size + GRH_BYTES)),
+            Qp::Connected(qp) => qp.recv(self.inbox.local(*start..*start + *room)),
+            Qp::Datagram(qp, _) => qp.recv(self.inbox.local(*start..*start + *room + GRH_BYTES)),
         };
-        Ok(request.id(lane as u64).post()?)
+        request.id(lane as u64).post()?;
+        *posted += 1;
+        Ok(())
+    }
+
+    /// Posts receives on queue pair `lane` until `count` are there: those that lost messages left are among them.
+    ///
+    /// # Errors
+    /// [`PerfError::Post`].
+    pub fn receive_up_to(&mut self, lane: usize, count: u32) -> Result<(), PerfError> {
+        while self.lanes[lane].posted < count {
+            self.receive(lane)?;
+        }
+        Ok(())
+    }
+
+    /// A message took a receive of queue pair `lane`.
+    #[inline]
+    pub fn received(&mut self, lane: usize) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.posted = lane.posted.saturating_sub(1);
+        }
     }
 
     /// Posts message `number` of queue pair `lane`: `size` bytes, or `inline` where that is given. If it is signaled, its
@@ -270,7 +297,7 @@ impl Bench {
         inline: Option<&[u8]>,
         signaled: bool,
     ) -> Result<(), PerfError> {
-        let Lane { qp, kind, remote, start } = &mut self.lanes[lane];
+        let Lane { qp, kind, remote, start, .. } = &mut self.lanes[lane];
         let remote = RemoteSlice { len: size as u64, ..*remote };
         let range = *start..*start + size;
         let wr_id = (lane as u64) << NUMBER_BITS | number & MAX_NUMBER;

@@ -71,17 +71,12 @@ struct LaneCount {
     received: u64,
 }
 
-/// Posts the receives that a stream of `size` bytes begins with, if this side receives.
+/// Posts the receives that a stream begins with, if this side receives.
 ///
 /// # Errors
 /// [`PerfError::Post`].
-pub fn prepare(bench: &mut Bench, settings: &Settings, size: usize) -> Result<(), PerfError> {
-    for lane in 0..bench.lanes.len() {
-        for _ in 0..settings.rx_depth() {
-            bench.receive(lane, size)?;
-        }
-    }
-    Ok(())
+pub fn prepare(bench: &mut Bench, settings: &Settings) -> Result<(), PerfError> {
+    (0..bench.lanes.len()).try_for_each(|lane| bench.receive_up_to(lane, settings.rx_depth()))
 }
 
 /// True if this side sends in the stream, or asks for the messages.
@@ -227,11 +222,12 @@ impl Flow<'_> {
                 self.held_back = false;
             }
             let Some(count) = self.lanes.get_mut(lane) else { continue };
+            self.bench.received(lane);
             count.received += 1;
             self.received += 1;
-            // At the end as many are posted as are to come: none is left over for the next size.
+            // At the end as many are posted as are to come: only those are left for the next size whose messages got lost.
             if count.received.saturating_add(self.rx_depth) <= self.limit {
-                self.bench.receive(lane, self.size)?;
+                self.bench.receive(lane)?;
             }
         }
         if self.received != before {

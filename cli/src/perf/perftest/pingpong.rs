@@ -172,7 +172,7 @@ impl<'a> PingPong<'a> {
     #[inline]
     fn receive_again(&mut self, received: u64) -> Result<(), PerfError> {
         if received > 0 && received.saturating_add(self.settings.rx_depth().into()) <= self.limit {
-            self.bench.receive(0, self.size)?;
+            self.bench.receive(0)?;
         }
         Ok(())
     }
@@ -184,6 +184,7 @@ impl<'a> PingPong<'a> {
             let came = self.bench.recv_cq.poll()?.map(|done| done.ok());
             match came {
                 Some(Ok(())) => {
+                    self.bench.received(0);
                     self.watch.progress();
                     if self.early {
                         self.receive_again(received)?;

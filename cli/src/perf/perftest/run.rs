@@ -209,7 +209,7 @@ impl Session<'_> {
         self.table.columns()?;
         for size in self.sizes.clone() {
             if flow::receives(self.settings, self.role) {
-                flow::prepare(&mut self.bench, self.settings, size)?;
+                flow::prepare(&mut self.bench, self.settings)?;
             }
             self.link.sync()?;
             let streamed = flow::run(&mut self.bench, &self.link, self.settings, self.role, size)?;
@@ -256,7 +256,7 @@ impl Session<'_> {
     fn send_latency(&mut self) -> Result<(), PerfError> {
         self.table.columns()?;
         for size in self.sizes.clone() {
-            flow::prepare(&mut self.bench, self.settings, size)?;
+            flow::prepare(&mut self.bench, self.settings)?;
             self.link.sync()?;
             let timed = pingpong::sends(&mut self.bench, &self.link, self.settings, self.role, size)?;
             self.table.latency(size, &Figures::new(timed, 2.0))?;
