@@ -216,6 +216,17 @@ fn sizes_after_one_of_which_messages_got_lost_are_measured_all_the_same() {
 }
 
 #[test]
+fn a_server_prints_objects_alone_for_programs() {
+    let mut server = Running::start(qpair(&words("write-bw -p 0 --bind 127.0.0.1 -d soft0 --json --counters")));
+    let line = server.error_line();
+    let port = line.rsplit(' ').next().expect("a port");
+    let rows = rows(&perf(&format!("write-bw 127.0.0.1 -p {port} -d soft0 -n 77 -q 1 -s 100 --json")));
+    assert_eq!(rows[0]["iterations"], 77);
+    let output = server.finish();
+    assert!(!crate::rows(&output).is_empty(), "{}", stdout(&output));
+}
+
+#[test]
 fn a_run_over_the_network_is_one_over_ethernet() {
     let text = stdout(&by_network("write-bw -q 1 -n 20"));
     assert!(text.contains("\n Link type       : Ethernet\n GID index       : "), "{text}");

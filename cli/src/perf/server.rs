@@ -60,7 +60,13 @@ fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
     if args.announce {
         return print(&bound.port().to_string());
     }
-    print(&format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port()))
+    let line = format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port());
+    if args.json {
+        // Standard output has objects alone.
+        eprintln!("{line}");
+        return Ok(());
+    }
+    print(&line)
 }
 
 /// Takes the next connection. One that is gone before it is taken is none; where no file descriptor is free, one may soon
