@@ -212,6 +212,25 @@ fn what_no_communicator_could_choose_by_is_not_kept() {
 }
 
 #[test]
+fn what_the_environment_has_used_is_what_the_table_says() {
+    let bench = |args: &str| {
+        let args: Vec<&str> = std::iter::once("bench").chain(args.split(' ')).collect();
+        let mut command = qpair(&args);
+        command.env("QPAIR_ALGORITHM", "ring");
+        finish(command)
+    };
+    let rows = rows(&bench("all-reduce -n 2 -b 8 -e 8 --iters 1 --placement in --json"));
+    assert_eq!(rows[0]["algorithm"], "ring", "{rows:?}");
+    let output = bench("all-reduce -n 2 -b 8 -e 8 --iters 1 --algorithm ring --json");
+    assert!(output.status.success(), "{}", stderr(&output));
+    for options in ["--compare", "--algorithm direct", "--compare --keep"] {
+        let output = bench(&format!("all-reduce -n 2 -b 8 -e 8 --iters 1 {options}"));
+        assert_eq!(output.status.code(), Some(2), "{options}: {}", stderr(&output));
+        assert!(stderr(&output).contains("unset QPAIR_ALGORITHM"), "{options}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn some_algorithms_are_compared_and_one_that_is_not_for_it_is_refused() {
     let rows = rows(&bench("all-gather -n 2 -b 64 -e 64 --iters 1 --algorithm ring,bruck --json"));
     assert_eq!(rows.iter().map(|row| text(row, "algorithm")).collect::<Vec<_>>(), ["ring", "bruck", "ring", "bruck"]);

@@ -65,6 +65,17 @@ pub enum BenchError {
         /// Whether it was to be compared, as `auto` can not be.
         compare: bool,
     },
+    /// The environment names an algorithm, or a plan, which is used instead.
+    #[error(
+        "the environment has {algorithm} used instead of {asked}; unset QPAIR_ALGORITHM and QPAIR_PLANS, or leave --algorithm \
+         and --compare out"
+    )]
+    Overridden {
+        /// The algorithm asked for.
+        asked: Algorithm,
+        /// What would run.
+        algorithm: Algorithm,
+    },
     /// The automatic choice can not be compared with what it chooses from.
     #[error("what auto takes is marked among the others; leave auto out of --algorithm")]
     AutoCompared,
@@ -166,6 +177,7 @@ impl BenchError {
             | BenchError::Step { .. }
             | BenchError::Algorithm { .. }
             | BenchError::AutoCompared
+            | BenchError::Overridden { .. }
             | BenchError::Unsupported { .. }
             | BenchError::Placement { .. }
             | BenchError::NothingToPlot

@@ -68,10 +68,14 @@ impl<'a, T: Scalar> Meter<'a, T> {
     /// [`BenchError::Collective`] if an operation fails, on this rank or another.
     pub fn measure(&self, call: Call, asked: Algorithm) -> Result<Point, BenchError> {
         let ranks = self.comm.size();
-        let algorithm = self.workload.algorithm(asked, &call, ranks);
         // What earlier ones asked for does not stay.
         self.comm.set_algorithm(Algorithm::Auto);
         self.comm.set_algorithm(asked);
+        let spec = self.workload.operation.spec(&call, 0, ranks);
+        let algorithm = self.comm.algorithm(&spec, self.gpu.is_some()).unwrap_or(asked);
+        if asked != Algorithm::Auto && algorithm != asked {
+            return Err(BenchError::Overridden { asked, algorithm });
+        }
         let roots = self.workload.root.map_or(0..1, |root| root.ranks(ranks));
         let vectors = Vectors::<T>::new(self.comm, self.workload.operation, call, roots, self.gpu);
         let mut vectors = self.named(&call, vectors)?;

@@ -14,7 +14,7 @@ use super::core::Core;
 use super::explain::Explanation;
 use super::location::{Location, OnGpu};
 use super::seats::{core_mates, patience, seats};
-use crate::algorithms::Algorithm;
+use crate::algorithms::{Algorithm, RecipeError};
 use crate::bootstrap::{Environment, Member, Watch};
 use crate::cost::{CostModel, ModelError};
 use crate::error::{BootstrapError, CollectiveError};
@@ -328,6 +328,28 @@ impl Communicator {
     /// ```
     pub fn tuner(&self) -> Tuner {
         self.core.borrow().tuner.clone()
+    }
+
+    /// The algorithm that an operation which is that `spec` goes by now, with vectors in memory of GPUs or not:
+    /// [`Algorithm::Listed`] for a [plan](Self::set_plan) of its own. What was [asked for](Self::set_algorithm) counts, and what
+    /// QPAIR_ALGORITHM and QPAIR_PLANS say (see [`Environment`]).
+    ///
+    /// ```
+    /// # use qpair_collectives::{Algorithm, Communicator, Elements, Ranks, Spec};
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let spec = Spec::all_reduce(Ranks(comm.size() as u32), Elements(1 << 20), 4);
+    /// comm.set_algorithm(Algorithm::Ring);
+    /// assert_eq!(comm.algorithm(&spec, false)?, Algorithm::Ring);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RecipeError`] if what was asked for does not do that.
+    pub fn algorithm(&self, spec: &Spec, on_gpu: bool) -> Result<Algorithm, RecipeError> {
+        let Wish { algorithm: wish, lenient, .. } = self.wishes.borrow().of(spec.collective);
+        let key = Key { spec: spec.clone(), data_type: None, op: None, wish, lenient, on_gpu };
+        let core = self.core.borrow();
+        Ok(key.decide(&core.tuner.where_vectors_are(on_gpu), &core.own_plans)?.algorithm())
     }
 
     /// What communicators know that are made of this one's ranks.

@@ -11,7 +11,7 @@ use super::source::{Known, OwnPlan, Programs, Source};
 use super::steps::{NO_SLOT, PlanPeer, Step, number, peers, span, step};
 use super::straight::{Order, SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
-use crate::algorithms::Algorithm;
+use crate::algorithms::{Algorithm, Recipe, RecipeError};
 use crate::error::CollectiveError;
 use crate::plan::{Counts, Graph, Spec, StepKind};
 use crate::tune::Tuner;
@@ -30,7 +30,38 @@ pub(crate) struct Key {
     pub(crate) on_gpu: bool,
 }
 
+/// What an operation goes by.
+pub(crate) enum Decision<'a> {
+    /// A plan that the program, or who started it, has given.
+    Own(&'a OwnPlan),
+    /// What an algorithm makes.
+    Recipe(Recipe),
+}
+
+impl Decision<'_> {
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        match self {
+            Decision::Own(_) => Algorithm::Listed,
+            Decision::Recipe(recipe) => recipe.algorithm,
+        }
+    }
+}
+
 impl Key {
+    /// What the operation goes by. `tuner`: for where the vectors are.
+    pub(crate) fn decide<'a>(&self, tuner: &Tuner, plans: &'a [OwnPlan]) -> Result<Decision<'a>, RecipeError> {
+        let own = plans.iter().find(|own| own.plan.spec == self.spec);
+        if let Some(own) = own.filter(|own| own.fixed || matches!(self.wish, Algorithm::Auto | Algorithm::Listed)) {
+            return Ok(Decision::Own(own));
+        }
+        let recipe = |wish| tuner.recipe(self.spec.clone(), wish);
+        let recipe = match recipe(self.wish) {
+            Err(_) if self.lenient => recipe(Algorithm::Auto)?,
+            other => other?,
+        };
+        Ok(Decision::Recipe(recipe))
+    }
+
     /// What two vectors are combined by.
     #[inline]
     fn combined(&self) -> Option<ReduceOp> {
@@ -96,17 +127,14 @@ impl Compiled {
         let tuner = tuner.where_vectors_are(key.on_gpu);
         let eager = tuner.eager(key.spec.collective);
         let staged = key.on_gpu && tuner.seats.gpus_are_staged;
-        let own = plans.iter().find(|own| own.plan.spec == key.spec);
-        if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
-            if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
-                return Err(CollectiveError::Plan(NOT_CANONICAL.into()));
+        let recipe = match key.decide(&tuner, plans)? {
+            Decision::Recipe(recipe) => recipe,
+            Decision::Own(own) => {
+                if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
+                    return Err(CollectiveError::Plan(NOT_CANONICAL.into()));
+                }
+                return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, (eager, staged));
             }
-            return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, (eager, staged));
-        }
-        let recipe = |wish| tuner.recipe(key.spec.clone(), wish);
-        let recipe = match recipe(key.wish) {
-            Err(_) if key.lenient => recipe(Algorithm::Auto)?,
-            other => other?,
         };
         let algorithm = recipe.algorithm;
         Compiled::of(key, algorithm, Source::Recipe(&recipe), me, (eager, staged))
