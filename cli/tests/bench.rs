@@ -409,6 +409,22 @@ fn a_launcher_with_another_number_of_ranks_is_refused() {
 }
 
 #[test]
+fn what_is_a_launchers_matter_is_refused_in_its_ranks() {
+    for (option, hint) in [
+        ("-d soft0", "QPAIR_DEVICE"),
+        ("--timeout 1m", "qpair launch --timeout"),
+        ("--port 4242", "leave it out"),
+        ("--no-pin", "qpair launch --no-pin"),
+    ] {
+        let output = launched(&format!("all-reduce {option}"), &[]);
+        assert_eq!(output.status.code(), Some(2), "{option}: {}", stderr(&output));
+        assert!(stderr(&output).contains(hint), "{option}: {}", stderr(&output));
+    }
+    let output = bench("all-reduce -n 2 -d soft0 --timeout 1m --no-pin -b 8 -e 8 --iters 1 --json");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
 fn variables_of_a_launcher_that_make_no_sense_start_nothing() {
     for (name, value, part) in [
         ("WORLD_SIZE", "banana", "WORLD_SIZE is `banana`"),

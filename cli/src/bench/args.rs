@@ -221,6 +221,9 @@ pub struct Settings {
     /// Show the progress on the terminal, although standard error is none: it goes through the process that started this.
     #[arg(long, hide = true)]
     pub progress: bool,
+    /// `qpair bench` itself has started this rank, with the arguments that it had.
+    #[arg(long, hide = true)]
+    pub spawned: bool,
 }
 
 /// The arguments by what they are about. Those that the operation does not take are `None`.

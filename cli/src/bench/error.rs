@@ -76,6 +76,14 @@ pub enum BenchError {
         /// What would run.
         algorithm: Algorithm,
     },
+    /// A launcher decides about that.
+    #[error("{option} is for ranks that this program starts itself, and a launcher has started this one; {hint}")]
+    OfLauncher {
+        /// The option.
+        option: &'static str,
+        /// What to do instead.
+        hint: &'static str,
+    },
     /// The automatic choice can not be compared with what it chooses from.
     #[error("what auto takes is marked among the others; leave auto out of --algorithm")]
     AutoCompared,
@@ -178,6 +186,7 @@ impl BenchError {
             | BenchError::Algorithm { .. }
             | BenchError::AutoCompared
             | BenchError::Overridden { .. }
+            | BenchError::OfLauncher { .. }
             | BenchError::Unsupported { .. }
             | BenchError::Placement { .. }
             | BenchError::NothingToPlot

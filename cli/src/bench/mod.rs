@@ -53,6 +53,9 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
         return Ok(spawn(settings, ranks)?);
     }
     let environment = Environment::from_env().map_err(BenchError::Environment)?;
+    if !settings.spawned {
+        check_launched(settings)?;
+    }
     let launched = environment.size;
     if let Some(asked) = settings.ranks.filter(|&asked| asked != launched) {
         return Err(BenchError::RankCount { asked, launched });
@@ -62,6 +65,20 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
         open_plot(&workload)?;
     }
     sweep::run(&workload, &environment)
+}
+
+/// Whether all that was asked for is a matter of a rank, and not of who starts ranks.
+fn check_launched(settings: &Settings) -> Result<(), BenchError> {
+    let of_launcher = [
+        ("--device", settings.device.is_some(), "name the device to it, `qpair launch -d`, or set QPAIR_DEVICE"),
+        ("--timeout", settings.timeout.is_some(), "give it to that, `qpair launch --timeout`"),
+        ("--port", settings.port.is_some(), "leave it out"),
+        ("--no-pin", settings.no_pin, "give it to that, `qpair launch --no-pin`"),
+    ];
+    match of_launcher.into_iter().find(|&(_, is_given, _)| is_given) {
+        Some((option, _, hint)) => Err(BenchError::OfLauncher { option, hint }),
+        None => Ok(()),
+    }
 }
 
 /// Whether that can be measured and drawn with so many ranks.
@@ -88,7 +105,7 @@ fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let program = this_program().map_err(failed)?;
     // Standard error of ranks goes through this process, which puts their number in front of its lines.
     let progress = io::stderr().is_terminal().then(|| OsString::from("--progress"));
-    let own = std::env::args_os().skip(1).chain(progress);
+    let own = std::env::args_os().skip(1).chain(progress).chain([OsString::from("--spawned")]);
     let command = std::iter::once(OsString::from(program)).chain(own).collect();
     let job = Job {
         seats: Seat::here(ranks),
