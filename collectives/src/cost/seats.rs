@@ -29,7 +29,7 @@ pub struct Seats {
     /// Cores that the ranks of a node share, more than 0: of the node with the fewest for each rank. Less than one where several
     /// nodes share a core, as containers do.
     pub cores: f64,
-    /// Whether all that goes between nodes goes by the software device.
+    /// Whether all that goes between ranks goes by the software device, between nodes over its network.
     pub by_software: bool,
     /// Whether messages of GPUs go by memory that their devices reach, since one does not reach that of its GPU.
     pub gpus_are_staged: bool,

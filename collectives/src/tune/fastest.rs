@@ -59,7 +59,7 @@ struct Place {
     islands: u32,
     /// Of a node, that its ranks can use: no more than they are.
     cores: f64,
-    /// Whether the software device carries what goes between nodes.
+    /// Whether the software device carries all that goes between ranks, within a node by shared memory.
     by_software: bool,
 }
 
@@ -103,7 +103,7 @@ impl Case {
             nodes,
             islands: seats.islands.as_ref().map_or(nodes, |islands| islands.sizes(0..ranks).len() as u32),
             cores: seats.cores.min(f64::from(each)),
-            by_software: seats.by_software && nodes > 1,
+            by_software: seats.by_software,
         };
         let blocks = if spec.collective.has_blocks() { u64::from(ranks) } else { 1 };
         let bytes = elements.saturating_mul(blocks).saturating_mul(spec.element_size.into());
@@ -233,9 +233,9 @@ mod tests {
         let case = |seats: &Seats| Case::of(&spec(Collective::AllReduce, 1), seats, Algorithm::Ring);
         assert_eq!(case(&eight), case(&many));
         assert_ne!(case(&eight), case(&here));
-        // What carries bytes between nodes matters where there are several.
+        // What carries bytes matters, also within a node: a device that was named is no shared memory.
         let carried = |nodes: Nodes, by_software| case(&Seats { by_software, ..seats(nodes, 2.0) });
-        assert_eq!(carried(Nodes::One, true), carried(Nodes::One, false));
+        assert_ne!(carried(Nodes::One, true), carried(Nodes::One, false));
         assert_ne!(carried(Nodes::Of(4), true), carried(Nodes::Of(4), false));
     }
 
