@@ -58,6 +58,7 @@ def on_host(server, client, port):
     """A shell script: the server in the background, and the client once that listens. What the server says is told only
     where something fails."""
     return "\n".join([
+        "trap 'rm -f /tmp/server.$$' EXIT",
         f"timeout {LIMIT_SECONDS} {server} >/tmp/server.$$ 2>&1 & server=$!",
         f"until ss -ltnH 'sport = :{port}' | grep -q . || ! kill -0 $server 2>/dev/null; do sleep 0.05; done",
         f"timeout {LIMIT_SECONDS} {client} && wait $server && exit",
