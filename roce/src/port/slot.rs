@@ -108,6 +108,15 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
+    /// Where the next packet of one that has not failed goes, as far as that is known.
+    pub(super) fn next_route(&self) -> Option<&Route> {
+        match self {
+            _ if self.has_failed() => None,
+            QueuePair::Reliable(_, route) | QueuePair::Unreliable(_, route) => Some(route),
+            QueuePair::Datagrams(ud) => ud.next_path(),
+        }
+    }
+
     /// What it makes from now on goes in another departure.
     pub(super) fn begin_departure(&mut self) {
         if let QueuePair::Reliable(rc, _) = self {

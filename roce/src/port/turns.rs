@@ -11,6 +11,8 @@ use crate::types::Qpn;
 pub(super) struct Turns {
     /// Those that may have something to send.
     waiting: VecDeque<Qpn>,
+    /// Those of them whose way out has no room: they are passed over until it may have.
+    held_up: Vec<Qpn>,
     timers: BTreeSet<(Instant, Qpn)>,
 }
 
@@ -26,10 +28,26 @@ impl Turns {
     /// Lets a queue pair send before all others.
     pub(super) fn prefer<L: Copy>(&mut self, qpn: Qpn, slot: &mut Slot<L>) {
         if slot.is_waiting {
-            self.waiting.retain(|waiting| *waiting != qpn);
+            self.leave(qpn);
         }
         slot.is_waiting = true;
         self.waiting.push_front(qpn);
+    }
+
+    /// Passes over a queue pair, whose turn it is, until [`resume`](Turns::resume).
+    pub(super) fn hold_up<L>(&mut self, qpn: Qpn, slot: &mut Slot<L>) {
+        slot.is_waiting = true;
+        self.held_up.push(qpn);
+    }
+
+    /// Those that were passed over have their turn again, in the order in which they had it.
+    pub(super) fn resume(&mut self) {
+        self.waiting.extend(self.held_up.drain(..));
+    }
+
+    fn leave(&mut self, qpn: Qpn) {
+        self.waiting.retain(|waiting| *waiting != qpn);
+        self.held_up.retain(|waiting| *waiting != qpn);
     }
 
     /// The queue pair whose turn it is. It waits no more.
@@ -50,7 +68,7 @@ impl Turns {
         }
     }
 
-    /// True if none may have something to send.
+    /// True if none may have something to send, but for those that are held up.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -74,13 +92,13 @@ impl Turns {
             self.timers.remove(&(armed, qpn));
         }
         if slot.is_waiting {
-            self.waiting.retain(|waiting| *waiting != qpn);
+            self.leave(qpn);
         }
     }
 
     /// Entries of either kind.
     #[cfg(test)]
     pub(super) fn entries(&self) -> (usize, usize) {
-        (self.timers.len(), self.waiting.len())
+        (self.timers.len(), self.waiting.len() + self.held_up.len())
     }
 }

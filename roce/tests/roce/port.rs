@@ -380,3 +380,94 @@ fn marks_are_told_and_slow_the_sender_down() {
     // In 50 us, 6250 bytes at the rate of the link.
     assert!((1000..4400).contains(&soon), "{soon} bytes");
 }
+
+/// A port with two connections that go by ways of their own, and the second retries for ever.
+fn two_ways(now: Instant, retry_count: u8) -> End {
+    let addresses = Addresses::V4([10, 0, 0, 0].into(), [10, 0, 0, 1].into());
+    let mut port = Port::new();
+    for (number, retry_count) in [Some(retry_count), None].into_iter().enumerate() {
+        let (qpn, source_port) = (connection(number as u32), 50_000 + number as u16);
+        let route = Route { addresses, source_port, traffic_class: 0, hop_limit: 64 };
+        let config = ReliableConfig { retry_count, ..ReliableConfig::new(qpn, qpn, Psn::new(0), Psn::new(0)) };
+        port.add(now, QueuePair::Reliable(ReliableConnection::new(config), route)).unwrap();
+    }
+    End { port, side: Side::new(1 << 16), addresses }
+}
+
+impl End {
+    /// What it sends by ways out that have room: of which connection, and the packets.
+    fn departs(&mut self, now: Instant, has_room: impl Fn(u16) -> bool) -> Vec<(Option<Qpn>, Vec<u8>)> {
+        let (mut to, mut seen) = (vec![0; 1 << 16], Vec::new());
+        let has_room = |route: &Route| has_room(route.source_port);
+        while let Some(gone) = self.port.transmit_where(now, &mut to, 32, &mut self.side, has_room) {
+            seen.push((gone.from, to[..gone.len].to_vec()));
+        }
+        seen
+    }
+
+    fn state(&self, number: u32) -> qpair_roce::State {
+        let Some(QueuePair::Reliable(rc, _)) = self.port.get(connection(number)) else { panic!("it is there") };
+        rc.state()
+    }
+}
+
+#[test]
+fn a_way_out_without_room_holds_up_only_what_goes_by_it_and_costs_no_retry() {
+    let mut now = Instant::now();
+    let mut end = two_ways(now, 0);
+    let first_is_full = |port| port != 50_000;
+    let from = |seen: Vec<(Option<Qpn>, Vec<u8>)>| seen.iter().map(|(from, _)| from.unwrap()).collect::<Vec<_>>();
+    for number in 0..2 {
+        end.write(number, vec![1; 100]);
+    }
+    assert_eq!(from(end.departs(now, first_is_full)), [connection(1)]);
+    for _ in 0..9 {
+        // It is looked at no more, whatever is posted, until there may be room.
+        assert!(end.port.is_quiet());
+        end.write(0, vec![2; 100]);
+        now += Duration::from_millis(100);
+        end.port.handle_timeout(now, &mut end.side);
+        assert_eq!(from(end.departs(now, first_is_full)), [connection(1)], "sent again");
+    }
+    end.port.resume();
+    assert!(!end.port.is_quiet());
+    assert_eq!(from(end.departs(now, first_is_full)), [], "there was none");
+    end.port.resume();
+    assert_eq!(from(end.departs(now, |_| true)).first(), Some(&connection(0)));
+    assert_eq!(end.state(0), qpair_roce::State::Ready);
+    // One that leaves says what it has to all the same, and is forgotten.
+    end.write(0, vec![3; 100]);
+    assert_eq!(from(end.departs(now, first_is_full)), []);
+    end.port.close(connection(0), &mut end.side);
+    assert_eq!((end.port.is_quiet(), from(end.departs(now, first_is_full))), (false, vec![]));
+    end.port.remove(connection(0));
+    end.port.resume();
+    assert!(end.port.is_quiet());
+}
+
+#[test]
+fn what_waits_behind_a_full_way_out_is_not_waited_for() {
+    let start = Instant::now();
+    let timeout = Duration::from_micros(67_109);
+    let mut end = two_ways(start, 0);
+    end.write(0, vec![1; 100]);
+    let made = end.departs(start, |_| true);
+    assert_eq!(made.len(), 1);
+    // It waits, and then it is given up: the same is made once more.
+    let now = start + timeout / 2;
+    end.port.still_waits(now, connection(0));
+    end.port.handle_timeout(start + timeout, &mut end.side);
+    assert_eq!((end.state(0), end.departs(start + timeout, |_| true)), (qpair_roce::State::Ready, vec![]));
+    end.port.never_went(connection(0));
+    assert_eq!(end.departs(start + timeout, |_| true), made);
+    assert_eq!(end.port.counters().local_ack_timeout_err, 0);
+    // That has gone, and is waited for.
+    end.port.handle_timeout(start + 2 * timeout, &mut end.side);
+    assert_eq!((end.state(0), end.port.counters().local_ack_timeout_err), (qpair_roce::State::Failed, 1));
+    // Of what is not there, or waits for no answer, nothing comes.
+    for qpn in [connection(0), connection(1), Qpn(77)] {
+        end.port.still_waits(now, qpn);
+        end.port.never_went(qpn);
+    }
+    assert_eq!(end.departs(now, |_| true), []);
+}

@@ -251,6 +251,16 @@ impl<L: Copy> ReliableConnection<L> {
         }
     }
 
+    /// What was made last waits for the network still: the time for an answer runs from when it goes.
+    pub fn still_waits(&mut self, now: Instant) {
+        self.requester.still_waits(now, &self.config);
+    }
+
+    /// Some of what was made is lost before it went. It is made again, and that is no retry.
+    pub fn never_went(&mut self) {
+        self.requester.never_went();
+    }
+
     /// Fails the connection: what is posted to the send queue is flushed, and the peer is answered no more. What it was to be
     /// told next, of what is done or refused, it is [still](ReliableConnection::transmit) told.
     pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {

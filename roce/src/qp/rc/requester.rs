@@ -396,6 +396,21 @@ impl<L: Copy> Requester<L> {
         self.deadline = None;
     }
 
+    /// What is to be answered waits for the network still.
+    pub(super) fn still_waits(&mut self, now: Instant, config: &ReliableConfig) {
+        if self.deadline.is_some() {
+            self.deadline = config.ack_timeout.map(|timeout| now + timeout);
+        }
+    }
+
+    /// Sends again what may never have gone. Which packets that are is not looked for: all that are not answered.
+    pub(super) fn never_went(&mut self) {
+        if self.frontier != self.unacked {
+            self.reads = self.most_reads.min(1);
+            self.rewind();
+        }
+    }
+
     /// The answer to a READ or an atomic was lost.
     fn missing(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
         counters.implied_nak_seq_err += u64::from(!self.recovering);

@@ -126,6 +126,11 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
         received(self.config.qpn, receive, Outcome::Success, message, host);
     }
 
+    /// The path that the next packet goes, if there is one.
+    pub fn next_path(&self) -> Option<&P> {
+        self.requests.front().map(|request| &request.target.path)
+    }
+
     /// Makes the next packet in `to`, but for its CRC; its length, and the path that it goes; `None` if there is nothing to
     /// send. The request is done with that. If its memory is gone, or does not work, it fails, and the queue pair with it.
     ///

@@ -11,7 +11,7 @@ use super::attached::{Attached, Join, Next};
 use super::cm::Agent;
 use super::memory::Memory;
 use super::side::Side;
-use super::udp::{NetworkCounters, Outbox, Sent, Wire};
+use super::udp::{HeldUp, NetworkCounters, Outbox, Wire};
 use crate::soft::home::Home;
 
 /// The protocol of a device. Used by one thread at a time.
@@ -84,10 +84,8 @@ impl Engine {
     /// Lets a queue pair go. Its peer is told before of what is done.
     pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Attached> {
         self.close(qpn);
-        let now = Instant::now();
-        // It is made now, whatever waits for room before it: where others left room for one packet.
-        self.fill_outbox(now, Outbox::room_for_one);
-        self.transmit(now);
+        // That is made before what others have, and whatever waits for room.
+        self.transmit(Instant::now());
         self.port.remove(qpn);
         self.side.remove(qpn)
     }
@@ -191,34 +189,47 @@ impl Engine {
 
     /// Sends what is to be sent, some of it; true if there was something.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
-        let mut sent = false;
+        let mut sent = self.udp.is_full() && self.send_held(now);
         for _ in 0..SENDS {
-            if self.outbox.is_empty() {
-                self.fill_outbox(now, Outbox::room);
-            }
+            self.fill_outbox(now);
             self.has_more = !self.outbox.is_empty();
             if !self.has_more {
                 break;
             }
-            if self.udp.send(&mut self.outbox) == Sent::Full {
-                self.has_more = false;
-                break;
-            }
+            self.send_outbox(now);
             sent = true;
         }
         self.settle();
         sent
     }
 
-    fn fill_outbox(&mut self, now: Instant, room: fn(&mut Outbox) -> Option<&mut [u8]>) {
+    /// Sends what full sockets held up, where there is room again; true if there is.
+    fn send_held(&mut self, now: Instant) -> bool {
+        let Engine { port, udp, .. } = self;
+        let has_room = udp.send_held(now, |qpn, held_up| hear(port, now, qpn, held_up));
+        if has_room {
+            port.resume();
+        }
+        has_room
+    }
+
+    /// Hands what is in the outbox to the sockets, which keep what they have no room for.
+    fn send_outbox(&mut self, now: Instant) {
+        let Engine { port, udp, outbox, .. } = self;
+        udp.send(now, outbox, |qpn, held_up| hear(port, now, qpn, held_up));
+    }
+
+    /// Puts into the outbox, which is empty, what goes by sockets that have room.
+    fn fill_outbox(&mut self, now: Instant) {
         let Engine { home, port, side, udp, outbox, .. } = self;
         if port.is_quiet() {
             return;
         }
         let segments = udp.segments();
         home.as_engine(|| {
-            while let Some(room) = room(outbox) {
-                let Some(departure) = port.transmit(now, room, segments, side) else { break };
+            while let Some(room) = outbox.room() {
+                let has_room = |route: &Route| udp.has_room(route);
+                let Some(departure) = port.transmit_where(now, room, segments, side, has_room) else { break };
                 outbox.push(departure);
             }
             side.end_reads();
@@ -226,22 +237,28 @@ impl Engine {
     }
 
     /// Sends a datagram at once; false if there is no room now. What may be lost on the way is sent.
-    pub(super) fn send_datagram(&mut self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
-        if !self.outbox.is_empty() {
+    pub(super) fn send_datagram(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        work: &Datagram<(), Route>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        if !self.udp.has_room(&work.target.path) {
             return false;
         }
         let Some(room) = self.outbox.room() else { return false };
         if let Some(departure) = self.port.make_datagram(qpn, work, room, fill) {
             self.outbox.push(departure);
             // Without room now, it goes when there is.
-            let _ = self.udp.send(&mut self.outbox);
+            self.send_outbox(now);
         }
         true
     }
 
     /// When there is something to do, if nothing comes before.
     pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
-        let room = (!self.outbox.is_empty() || self.udp.has_waiting()).then(|| now + ROOM);
+        let room = (self.udp.is_full() || self.udp.has_waiting()).then(|| now + ROOM);
         let more = self.has_more.then_some(now);
         let management = self.agent.as_ref().and_then(|agent| agent.timeout());
         let deaf = self.deaf_until;
@@ -265,11 +282,19 @@ impl Engine {
     }
 }
 
+/// Tells a queue pair what became of a departure that a full socket held up.
+fn hear(port: &mut Port<Memory>, now: Instant, qpn: Qpn, held_up: HeldUp) {
+    match held_up {
+        HeldUp::Still => port.still_waits(now, qpn),
+        HeldUp::TooLong => port.never_went(qpn),
+    }
+}
+
 /// Rounds that bring something before timers are looked at all the same.
 const PUT_OFF: u32 = 64;
 /// Outboxes that are sent in one round, after which arrivals have their turn.
 const SENDS: usize = 8;
-/// How long a socket without room is left alone.
+/// How long the thread leaves sockets without room alone.
 const ROOM: Duration = Duration::from_micros(200);
 /// How long after a failure nothing is received.
 const DEAF: Duration = Duration::from_millis(10);

@@ -126,8 +126,9 @@ impl Network {
     pub(crate) fn send_datagram(&self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
         let Some(mut engine) = self.try_engine() else { return false };
         self.is_used.store(true, Ordering::Relaxed);
-        let is_gone = engine.send_datagram(qpn, work, fill);
-        self.wake_for(&mut engine, Instant::now());
+        let now = Instant::now();
+        let is_gone = engine.send_datagram(now, qpn, work, fill);
+        self.wake_for(&mut engine, now);
         drop(engine);
         self.work_off();
         is_gone
@@ -156,6 +157,15 @@ impl Network {
             self.bell.ring();
         }
         came
+    }
+
+    /// Has the socket by which packets to a queue pair of a peer go take so many departures more; or as many as the system does.
+    #[cfg(test)]
+    pub(super) fn leave_room(&self, addresses: &Addresses, peer: Qpn, departures: Option<usize>) {
+        self.with(|engine| {
+            let port = engine.udp.source_port(addresses, peer);
+            engine.udp.leave_room(addresses, port, departures);
+        });
     }
 
     /// For who is about to look at memory: a round, unless one has brought something that was not looked at yet. That may be

@@ -1,10 +1,15 @@
 //! The network as its device sees it.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use qpair_roce::wire::Addresses;
 
 use super::Network;
 use crate::sync::Ordering;
-use crate::{Access, CompletionQueue, Context, Gid, QpAddress, QueuePair, RevokeBlocked, Rkey, WcOpcode, WcStatus};
+use crate::{
+    Access, CompletionQueue, Context, ExposedRegion, Gid, QpAddress, QueuePair, RevokeBlocked, Rkey, WcOpcode, WcStatus,
+};
 
 /// The row of the GID table that is the loopback interface's.
 fn loopback(ctx: &Context) -> u32 {
@@ -81,6 +86,53 @@ fn keys_of_windows_are_withdrawn_whatever_peers_in_shared_memory_do() {
     soft_peer.hazard_word().store(2, Ordering::SeqCst);
     failed.region.try_revoke().expect("the peer has left");
 }
+
+/// One that can send nothing fails no sooner for that, however few its retries are, and holds up no other.
+#[test]
+fn a_full_socket_stops_only_those_that_send_by_it() {
+    let near = Context::open("soft0").unwrap();
+    let near_pd = near.alloc_pd().unwrap();
+    let addresses = Addresses::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
+    let (mut ends, mut others) = (Vec::new(), Vec::new());
+    // Which socket packets go by, the peer's device says, by its slot.
+    while ends.len() < 2 {
+        let far = Context::open("soft0").unwrap();
+        let (far_pd, far_cq, near_cq) =
+            (far.alloc_pd().unwrap(), far.create_cq(16).unwrap(), near.create_cq(16).unwrap());
+        let a = near_pd.rc(&near_cq).gid_index(loopback(&near)).retry_count(0).ack_timeout(TIMEOUT).build().unwrap();
+        let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).build().unwrap();
+        let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
+        let (a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let peer = qpair_roce::Qpn(at_b.qpn.0);
+        let port = near_pd.node().network().unwrap().source_port(&addresses, peer);
+        let region = far_pd.expose(100, Access::REMOTE_WRITE).unwrap();
+        let is_new = ends.iter().all(|&(_, _, _, other, _)| other != port);
+        if is_new {
+            ends.push((a, near_cq, region, port, peer))
+        } else {
+            others.push(a)
+        };
+        others.push(b);
+    }
+    let network = near_pd.node().network().unwrap();
+    let [(full, full_cq, by_full, _, peer), (free, free_cq, by_free, ..)] = ends.get_disjoint_mut([0, 1]).unwrap();
+    let write = |qp: &mut QueuePair, to: &ExposedRegion| {
+        qp.write_inline(b"came", to.remote(0..4)).signaled().post().unwrap();
+    };
+    network.leave_room(&addresses, *peer, Some(0));
+    write(full, by_full);
+    let start = std::time::Instant::now();
+    while start.elapsed() < 2 * TIMEOUT {
+        write(free, by_free);
+        assert_eq!(ended(free_cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
+        assert!(full_cq.poll().unwrap().is_none());
+    }
+    network.leave_room(&addresses, *peer, None);
+    assert_eq!(ended(full_cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
+}
+
+/// For answers: longer than what waits at a full socket is kept, and than a busy machine leaves a peer without a core.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Operation, status, and the key that was withdrawn, of the next completion.
 fn ended(cq: &mut CompletionQueue) -> (WcOpcode, WcStatus, Option<Rkey>) {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use qpair_roce::Departure;
+
 /// What became of datagrams that did not simply come or go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetworkCounters {
@@ -17,11 +19,11 @@ pub(crate) struct NetworkCounters {
     pub(crate) unclear: u64,
     /// Packets too short to say whom they are for.
     pub(crate) short: u64,
-    /// Sends that the system refused, by [`Loss`].
+    /// Sends that the system refused, or had no room for, by [`Loss`].
     pub(crate) lost: [u64; Loss::COUNT],
 }
 
-/// Why the system refused to send.
+/// Why something was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// No way to the peer.
@@ -36,11 +38,23 @@ pub(crate) enum Loss {
     NoAddress,
     /// Several packets at once are not taken.
     Segments,
+    /// A socket had no room for too long.
+    HeldUp,
     /// Something else.
     Other,
 }
 
 impl NetworkCounters {
+    /// Counts a departure that is lost.
+    pub(super) fn lose(&mut self, loss: Loss, departure: &Departure, error: &io::Error) {
+        let count = &mut self.lost[loss as usize];
+        if *count == 0 {
+            let addresses = departure.route.addresses;
+            tracing::warn!(?addresses, %error, kind = ?loss, "packets are lost; told once for each kind");
+        }
+        *count += 1;
+    }
+
     /// All of them, by name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let NetworkCounters { forwarded, dropped_forwards, taken_over, bad_messages, unclear, short, lost } = *self;
@@ -65,6 +79,7 @@ impl Loss {
         "send_no_buffers",
         "send_no_address",
         "send_segments_refused",
+        "send_held_up",
         "send_failed",
     ];
 

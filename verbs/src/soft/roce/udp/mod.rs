@@ -9,6 +9,7 @@
 
 mod address;
 mod ask;
+mod backlog;
 mod control;
 mod counters;
 mod datagram;
@@ -26,9 +27,9 @@ mod sockets;
 mod tests;
 mod wire;
 
+pub(crate) use backlog::HeldUp;
 pub(crate) use counters::NetworkCounters;
 pub(crate) use outbox::Outbox;
-pub(crate) use sender::Sent;
 pub(crate) use slot::Slot;
 pub(crate) use wire::Wire;
 

@@ -32,7 +32,7 @@ impl Outbox {
     }
 
     /// Departures that are not sent.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.departures.len() - self.sent
     }
@@ -40,21 +40,12 @@ impl Outbox {
     /// Where the next departure is to be made, if there is room for some packets of the longest. [`push`](Outbox::push) adds it.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
-        self.room_for(LEAST_ROOM)
-    }
-
-    /// The same where one packet of the longest has room.
-    pub(crate) fn room_for_one(&mut self) -> Option<&mut [u8]> {
-        self.room_for(qpair_roce::LONGEST_PACKET)
-    }
-
-    fn room_for(&mut self, least: usize) -> Option<&mut [u8]> {
         if self.is_empty() {
             self.departures.clear();
             (self.sent, self.sent_bytes, self.filled) = (0, 0, 0);
         }
         let room = &mut self.bytes[self.filled..];
-        (room.len() >= least && self.departures.len() < MOST).then_some(room)
+        (room.len() >= LEAST_ROOM && self.departures.len() < MOST).then_some(room)
     }
 
     /// Adds what was made in the room.
@@ -66,7 +57,7 @@ impl Outbox {
 
     /// Those that are not sent, and their bytes.
     #[inline]
-    pub(super) fn waiting(&self) -> impl Iterator<Item = (&Departure, &[u8])> {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&Departure, &[u8])> + Clone {
         let mut at = self.sent_bytes;
         self.departures[self.sent..].iter().map(move |departure| {
             let bytes = &self.bytes[at..at + departure.len];

@@ -2,11 +2,14 @@
 //! None is connected: only then is the IPv4 identification known before, which a packet's CRC counts on.
 
 use std::io::{self, IoSlice};
+use std::mem;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use qpair_roce::wire::Addresses;
 use qpair_roce::{Departure, Qpn, Route};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{
@@ -15,6 +18,7 @@ use rustix::net::{
 };
 
 use super::address::Name;
+use super::backlog::{Backlog, HeldUp};
 use super::control::Control;
 use super::counters::{Loss, NetworkCounters};
 use super::io::{Batch, send, send_several};
@@ -28,6 +32,8 @@ use crate::soft::random_u32;
 pub(super) struct Senders {
     v4: Vec<Sender>,
     v6: Vec<Sender>,
+    /// How many of them are full.
+    full: usize,
     /// UDP port that packets go to.
     to: u16,
     /// Packets that go at once.
@@ -36,13 +42,12 @@ pub(super) struct Senders {
     scopes: Vec<(Ipv6Addr, u32)>,
 }
 
-/// What became of a departure.
+/// What became of departures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "what was not taken is to be sent again"]
 pub(crate) enum Sent {
-    /// The system has it, or it is lost, as packets may be.
+    /// The system has them, or they are lost, as packets may be.
     Done,
-    /// There is no room. The same is to be sent again once there is.
+    /// A socket has no room. What goes by it is kept, or lost where too much is.
     Full,
 }
 
@@ -57,6 +62,11 @@ struct Letter<'a> {
 struct Sender {
     socket: OwnedFd,
     port: u16,
+    /// What it has no room for.
+    backlog: Backlog,
+    /// Departures that a test has it take before it is full.
+    #[cfg(test)]
+    room: Option<usize>,
 }
 
 impl Senders {
@@ -64,7 +74,7 @@ impl Senders {
         let v4 = (0..SENDERS).map(|_| Sender::open(AddressFamily::INET)).collect();
         let v6 = (0..SENDERS).map(|_| Sender::open(AddressFamily::INET6)).collect();
         let mut senders =
-            Senders { v4: or_none(v4)?, v6: or_none(v6)?, to, segments: MOST_SEGMENTS, scopes: Vec::new() };
+            Senders { v4: or_none(v4)?, v6: or_none(v6)?, full: 0, to, segments: MOST_SEGMENTS, scopes: Vec::new() };
         if !senders.takes_segments() {
             senders.segments = 1;
         }
@@ -82,59 +92,132 @@ impl Senders {
         senders.get(peer.0 as usize % senders.len().max(1)).map_or(FIRST_PORT, |sender| sender.port)
     }
 
-    /// The socket that has a source port.
-    pub(super) fn socket(&self, addresses: &Addresses, port: u16) -> Option<BorrowedFd<'_>> {
-        self.of(addresses).iter().find(|sender| sender.port == port).map(|sender| sender.socket.as_fd())
+    /// True while one has no room.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.full > 0
     }
 
-    /// Sends departures, several by one call where they go by one socket.
-    pub(super) fn send(&mut self, outbox: &mut Outbox, counters: &mut NetworkCounters) -> Sent {
-        while !outbox.is_empty() {
-            if outbox.len() > 1 {
-                match self.send_together(outbox) {
-                    Ok(0) => {}
-                    Ok(count) => {
-                        outbox.sent(count);
-                        continue;
+    /// True unless the socket of a route has none.
+    #[inline]
+    pub(super) fn has_room(&self, route: &Route) -> bool {
+        !self.is_full() || self.sender(route).is_none_or(|sender| !sender.backlog.is_full())
+    }
+
+    /// Sends departures, several by one call where they go by one socket. What goes by a full one is kept there, and the others
+    /// go on.
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        outbox: &mut Outbox,
+        counters: &mut NetworkCounters,
+        mut tell: impl FnMut(Qpn, HeldUp),
+    ) -> Sent {
+        let mut result = Sent::Done;
+        loop {
+            let Some((departure, bytes)) = outbox.waiting().next() else { return result };
+            if !self.has_room(&departure.route) {
+                result = Sent::Full;
+                let sender = self.sender_mut(&departure.route);
+                if !sender.is_some_and(|sender| sender.backlog.hold(now, departure, bytes)) {
+                    give_up(departure, counters, &mut tell);
+                }
+                outbox.sent(1);
+                continue;
+            }
+            match self.pass(outbox.waiting(), counters) {
+                Some(count) => outbox.sent(count),
+                None => {
+                    if let Some(sender) = self.sender_mut(&departure.route) {
+                        sender.backlog.close(now);
+                        self.full += 1;
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Full,
-                    // The first is refused: sent alone, it tells why.
-                    Err(_) => {}
                 }
             }
-            let Some((departure, bytes)) = outbox.waiting().next() else { break };
-            if self.send_alone(departure, bytes, counters) == Sent::Full {
-                return Sent::Full;
-            }
-            outbox.sent(1);
         }
-        Sent::Done
+    }
+
+    /// Tries full sockets again that were left alone long enough; true if one has room now. What waits there goes first, or is
+    /// lost if it has waited for long.
+    #[cold]
+    pub(super) fn send_held(
+        &mut self,
+        now: Instant,
+        counters: &mut NetworkCounters,
+        mut tell: impl FnMut(Qpn, HeldUp),
+    ) -> bool {
+        let before = self.full;
+        for index in 0..self.v4.len() + self.v6.len() {
+            if !self.nth(index).backlog.is_due(now) {
+                continue;
+            }
+            let mut backlog = mem::take(&mut self.nth(index).backlog);
+            // With nothing to send the system is asked: what would be made to find out is not to be lost.
+            let mut has_room = !backlog.is_empty() || self.nth(index).is_writable();
+            while has_room && !backlog.is_empty() {
+                match self.pass(backlog.waiting(), counters) {
+                    Some(count) => backlog.gone(count),
+                    None => has_room = false,
+                }
+            }
+            if has_room {
+                backlog.open();
+                self.full -= 1;
+            } else {
+                backlog.close(now);
+                let old = backlog.too_old(now);
+                backlog.waiting().take(old).for_each(|(departure, _)| give_up(departure, counters, &mut tell));
+                backlog.gone(old);
+                let waiting = backlog.waiting().filter_map(|(departure, _)| departure.from);
+                waiting.for_each(|from| tell(from, HeldUp::Still));
+            }
+            self.nth(index).backlog = backlog;
+        }
+        self.full < before
+    }
+
+    /// Sends the first departures, some of them; how many are gone, `None` if their socket has no room.
+    fn pass<'a>(
+        &mut self,
+        waiting: impl Iterator<Item = (&'a Departure, &'a [u8])> + Clone,
+        counters: &mut NetworkCounters,
+    ) -> Option<usize> {
+        if waiting.clone().nth(1).is_some() {
+            match self.send_together(waiting.clone()) {
+                Ok(0) => {}
+                Ok(count) => return Some(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                // The first is refused: sent alone, it tells why.
+                Err(_) => {}
+            }
+        }
+        let (departure, bytes) = waiting.clone().next()?;
+        self.send_alone(departure, bytes, counters).then_some(1)
     }
 
     /// Sends the first departures, as far as they go by one socket; how many went, none if there is no such socket.
-    fn send_together(&mut self, outbox: &Outbox) -> io::Result<usize> {
+    fn send_together<'a>(&mut self, waiting: impl Iterator<Item = (&'a Departure, &'a [u8])>) -> io::Result<usize> {
         let port = |route: &Route| (matches!(route.addresses, Addresses::V4(..)), route.source_port);
         let mut letters = [const { None }; outbox::MOST];
         let mut first = None;
-        for (letter, (departure, bytes)) in letters.iter_mut().zip(outbox.waiting()) {
-            if *first.get_or_insert(port(&departure.route)) != port(&departure.route) {
+        for (letter, (departure, bytes)) in letters.iter_mut().zip(waiting) {
+            let &mut route = first.get_or_insert(departure.route);
+            if port(&route) != port(&departure.route) {
                 break;
             }
             let scope = self.scope_of(&departure.route);
             *letter = Some(Letter::new(departure, bytes, self.to, scope));
         }
-        let Some((is_v4, source_port)) = first else { return Ok(0) };
-        let senders = if is_v4 { &self.v4 } else { &self.v6 };
-        let Some(sender) = senders.iter().find(|sender| sender.port == source_port) else { return Ok(0) };
-        send_several(sender.socket.as_fd(), letters.iter().flatten().map(Letter::parts))
+        let Some(sender) = first.and_then(|route| self.sender_mut(&route)) else { return Ok(0) };
+        sender.send_several(&letters)
     }
 
-    /// Sends packets that go together.
-    fn send_alone(&mut self, departure: &Departure, bytes: &[u8], counters: &mut NetworkCounters) -> Sent {
+    /// Sends packets that go together; false if there is no room. What the system refuses is lost.
+    fn send_alone(&mut self, departure: &Departure, bytes: &[u8], counters: &mut NetworkCounters) -> bool {
         let scope = self.scope_of(&departure.route);
-        let Err(mut error) = self.send_some(departure, bytes, scope) else { return Sent::Done };
+        let Err(mut error) = self.send_some(departure, bytes, scope) else { return true };
         if error.kind() == io::ErrorKind::WouldBlock {
-            return Sent::Full;
+            return false;
         }
         if bytes.len() > departure.segment && may_be_for_segments(&error) {
             // If the first goes alone, it is for their number. Its CRC is right then; those of the others are not.
@@ -151,21 +234,14 @@ impl Senders {
         if loss == Loss::NoAddress {
             self.forget_scope(&departure.route);
         }
-        let count = &mut counters.lost[loss as usize];
-        if *count == 0 {
-            let addresses = departure.route.addresses;
-            tracing::warn!(?addresses, %error, kind = ?loss, "packets are lost; told once for each kind");
-        }
-        *count += 1;
-        Sent::Done
+        counters.lose(loss, departure, &error);
+        true
     }
 
-    fn send_some(&self, departure: &Departure, bytes: &[u8], scope: u32) -> io::Result<()> {
-        let socket = self.socket(&departure.route.addresses, departure.route.source_port);
-        let socket = socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))?;
+    fn send_some(&mut self, departure: &Departure, bytes: &[u8], scope: u32) -> io::Result<()> {
         let letter = Letter::new(departure, bytes, self.to, scope);
-        let (name, bytes, control) = letter.parts();
-        send(socket, name, &[IoSlice::new(bytes)], control)
+        let sender = self.sender_mut(&departure.route);
+        sender.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))?.send(&letter)
     }
 
     /// The interface of a link-local source, 0 for any other.
@@ -178,6 +254,29 @@ impl Senders {
 
     fn of(&self, addresses: &Addresses) -> &[Sender] {
         if let Addresses::V4(..) = addresses { &self.v4 } else { &self.v6 }
+    }
+
+    /// The socket of a route.
+    fn sender(&self, route: &Route) -> Option<&Sender> {
+        self.of(&route.addresses).iter().find(|sender| sender.port == route.source_port)
+    }
+
+    fn sender_mut(&mut self, route: &Route) -> Option<&mut Sender> {
+        let senders = if let Addresses::V4(..) = route.addresses { &mut self.v4 } else { &mut self.v6 };
+        senders.iter_mut().find(|sender| sender.port == route.source_port)
+    }
+
+    /// Any of the sockets, by its place among all of them.
+    fn nth(&mut self, index: usize) -> &mut Sender {
+        let of_v4 = self.v4.len();
+        if index < of_v4 { &mut self.v4[index] } else { &mut self.v6[index - of_v4] }
+    }
+
+    #[cfg(test)]
+    pub(super) fn leave_room(&mut self, addresses: &Addresses, port: u16, departures: Option<usize>) {
+        let senders = if let Addresses::V4(..) = addresses { &mut self.v4 } else { &mut self.v6 };
+        let sender = senders.iter_mut().find(|sender| sender.port == port);
+        sender.expect("there is such a socket").room = departures;
     }
 
     /// The interface that has a link-local address, looked up once, and again after it was not there; 0 if there is none.
@@ -264,6 +363,39 @@ impl<'a> Letter<'a> {
 }
 
 impl Sender {
+    /// Sends a letter.
+    fn send(&mut self, letter: &Letter<'_>) -> io::Result<()> {
+        #[cfg(test)]
+        self.take_room(1)?;
+        let (name, bytes, control) = letter.parts();
+        send(self.socket.as_fd(), name, &[IoSlice::new(bytes)], control)
+    }
+
+    /// Sends those letters that there are; how many went.
+    fn send_several(&mut self, letters: &[Option<Letter<'_>>]) -> io::Result<usize> {
+        #[cfg(test)]
+        let letters = &letters[..self.take_room(letters.iter().flatten().count())?];
+        send_several(self.socket.as_fd(), letters.iter().flatten().map(Letter::parts))
+    }
+
+    /// True if there is room for more: where half of the buffer is free, as the system sees it.
+    fn is_writable(&self) -> bool {
+        #[cfg(test)]
+        if self.room == Some(0) {
+            return false;
+        }
+        poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&Timespec::default())) == Ok(1)
+    }
+
+    /// How many departures of `count` a test has it take.
+    #[cfg(test)]
+    fn take_room(&mut self, count: usize) -> io::Result<usize> {
+        let Some(room) = &mut self.room else { return Ok(count) };
+        let taken = count.min(*room);
+        *room -= taken;
+        if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
     fn open(family: AddressFamily) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
@@ -288,7 +420,7 @@ impl Sender {
             };
             match result {
                 Ok(()) if port == 0 => break,
-                Ok(()) => return Ok(Sender { socket, port }),
+                Ok(()) => return Ok(Sender::new(socket, port)),
                 Err(Errno::ADDRINUSE) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -298,8 +430,24 @@ impl Sender {
             AddressFamily::INET => SocketAddrV4::try_from(name)?.port(),
             _ => SocketAddrV6::try_from(name)?.port(),
         };
-        Ok(Sender { socket, port })
+        Ok(Sender::new(socket, port))
     }
+
+    fn new(socket: OwnedFd, port: u16) -> Self {
+        Sender {
+            socket,
+            port,
+            backlog: Backlog::new(),
+            #[cfg(test)]
+            room: None,
+        }
+    }
+}
+
+/// Gives a departure up that its socket has no room for.
+fn give_up(departure: &Departure, counters: &mut NetworkCounters, tell: &mut impl FnMut(Qpn, HeldUp)) {
+    counters.lose(Loss::HeldUp, departure, &io::ErrorKind::WouldBlock.into());
+    departure.from.into_iter().for_each(|from| tell(from, HeldUp::TooLong));
 }
 
 /// None where the system has not the family.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qpair_roce::wire::Addresses;
-use qpair_roce::{Arrival, Qpn};
+use qpair_roce::{Arrival, Qpn, Route};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
+use super::backlog::HeldUp;
 use super::counters::NetworkCounters;
 use super::datagram::Datagram;
 use super::group::{Gate, Group, PATIENCE};
@@ -103,9 +104,34 @@ impl Wire {
         self.senders.source_port(addresses, peer)
     }
 
-    /// Sends what is in the outbox. What the system refuses is lost and counted.
-    pub(crate) fn send(&mut self, outbox: &mut Outbox) -> Sent {
-        self.senders.send(outbox, &mut self.counters)
+    /// Sends what is in the outbox. What the system refuses is lost and counted. What a full socket holds up is kept for
+    /// [`send_held`](Wire::send_held), or lost if too much is; then `tell` hears whose it was.
+    pub(crate) fn send(&mut self, now: Instant, outbox: &mut Outbox, tell: impl FnMut(Qpn, HeldUp)) -> Sent {
+        self.senders.send(now, outbox, &mut self.counters, tell)
+    }
+
+    /// Sends what full sockets held up, those that were left alone long enough; true if one of them has room again. What has
+    /// waited for long is lost and counted. Of that, and of what waits still, `tell` hears whose it is.
+    pub(crate) fn send_held(&mut self, now: Instant, tell: impl FnMut(Qpn, HeldUp)) -> bool {
+        self.senders.send_held(now, &mut self.counters, tell)
+    }
+
+    /// True unless the socket that packets of a route go by is full.
+    #[inline]
+    pub(crate) fn has_room(&self, route: &Route) -> bool {
+        self.senders.has_room(route)
+    }
+
+    /// True while a socket is full.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.senders.is_full()
+    }
+
+    /// Has the socket of a port take so many departures more, as if it were full then; or as many as the system takes.
+    #[cfg(test)]
+    pub(crate) fn leave_room(&mut self, addresses: &Addresses, port: u16, departures: Option<usize>) {
+        self.senders.leave_room(addresses, port, departures);
     }
 
     /// Takes some of what waits, and hands the packets for this slot to `each`; how many datagrams and messages there were.

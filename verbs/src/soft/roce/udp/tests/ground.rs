@@ -12,7 +12,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::soft::random_u32;
 use crate::soft::roce::udp::place::Place;
-use crate::soft::roce::udp::{Outbox, Sent, Slot, Wire};
+use crate::soft::roce::udp::sender::Sent;
+use crate::soft::roce::udp::{HeldUp, Outbox, Slot, Wire};
 
 /// A port that no other test has.
 pub(super) struct TestPort {
@@ -87,15 +88,20 @@ pub(super) fn route(wire: &Wire, addresses: Addresses, peer: Qpn) -> Route {
 pub(super) fn send(wire: &mut Wire, route: Route, packets: &[Vec<u8>]) {
     let mut outbox = Outbox::new();
     put(&mut outbox, route, packets);
-    assert_eq!(wire.send(&mut outbox), Sent::Done);
+    assert_eq!(wire.send(Instant::now(), &mut outbox, nobody), Sent::Done);
     assert!(outbox.is_empty());
+}
+
+/// None hears that something of a connection was held up.
+pub(super) fn nobody(qpn: Qpn, held_up: HeldUp) {
+    panic!("{qpn:?} {held_up:?}");
 }
 
 /// Puts packets that go together into an outbox.
 pub(super) fn put(outbox: &mut Outbox, route: Route, packets: &[Vec<u8>]) {
     let bytes = packets.concat();
     outbox.room().unwrap()[..bytes.len()].copy_from_slice(&bytes);
-    outbox.push(Departure { route, segment: packets[0].len(), len: bytes.len() });
+    outbox.push(Departure { from: None, route, segment: packets[0].len(), len: bytes.len() });
 }
 
 /// Receives until there are as many packets.

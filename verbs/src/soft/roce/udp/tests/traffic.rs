@@ -9,9 +9,12 @@ use std::time::Instant;
 use qpair_roce::wire::{Addresses, Part};
 use qpair_roce::{Departure, Qpn, Route};
 
-use super::ground::{LIMIT, TestPort, eventually, flow, loopbacks, packet, put, qpn, receive, route, send, turn};
+use super::ground::{
+    LIMIT, TestPort, eventually, flow, loopbacks, nobody, packet, put, qpn, receive, route, send, turn,
+};
 use crate::soft::roce::udp::counters::Loss;
-use crate::soft::roce::udp::{Outbox, SLOTS, Sent, options};
+use crate::soft::roce::udp::sender::Sent;
+use crate::soft::roce::udp::{Outbox, SLOTS, options};
 
 #[test]
 fn packets_come_with_all_that_their_headers_said() {
@@ -91,7 +94,7 @@ fn departures_that_wait_together_all_go_in_their_order() {
         put(&mut outbox, route, &[packet]);
     }
     assert_eq!(outbox.len(), 12);
-    assert_eq!((a.send(&mut outbox), outbox.is_empty()), (Sent::Done, true));
+    assert_eq!((a.send(Instant::now(), &mut outbox, nobody), outbox.is_empty()), (Sent::Done, true));
     let got: Vec<_> = receive(&mut b, sent.len()).into_iter().map(|kept| kept.bytes).collect();
     assert_eq!(got, sent);
     assert_eq!(a.counters().lost.iter().sum::<u64>(), 1);
@@ -109,8 +112,8 @@ fn no_departure_is_begun_where_only_a_few_packets_have_room() {
     for (left, begins) in [(3 * qpair_roce::LONGEST_PACKET, false), (5 * qpair_roce::LONGEST_PACKET, true)] {
         let mut outbox = Outbox::new();
         let len = outbox.room().unwrap().len() - left;
-        outbox.push(Departure { route, segment: len, len });
-        assert_eq!((outbox.room().is_some(), outbox.room_for_one().is_some()), (begins, true));
+        outbox.push(Departure { from: None, route, segment: len, len });
+        assert_eq!(outbox.room().is_some(), begins);
     }
 }
 
