@@ -60,6 +60,15 @@ pub(crate) struct Bound {
     pub(crate) rkey: Rkey,
     pub(crate) remote: RemoteSlice,
     pub(crate) access: Access,
+    /// Bound by a queue pair on the network: the protocol alone uses the key, and no peer in shared memory can.
+    pub(crate) on_network: bool,
+}
+
+impl Bound {
+    /// Withdraws the key, and waits for those who may be in an access that it granted; false if one does not leave.
+    pub(crate) fn withdraw(&self, home: &Home) -> bool {
+        if self.on_network { home.withdraw_on_network(self.rkey) } else { home.withdraw_now(self.rkey) }
+    }
 }
 
 impl std::fmt::Debug for Bound {
@@ -111,9 +120,9 @@ impl WindowShared {
     /// Replaces what is bound; the former key is withdrawn first, by `withdraw`, unless it is dead already. False if a peer sits in
     /// an access to it. Memory is safe without: it is its owner's again only once its region has looked for itself who is inside
     /// an access.
-    pub(crate) fn rebind(&self, next: Option<Bound>, withdraw: impl FnOnce(Rkey) -> bool) -> bool {
+    pub(crate) fn rebind(&self, next: Option<Bound>, withdraw: impl FnOnce(&Bound) -> bool) -> bool {
         let mut bound = lock(&self.bound);
-        let former = bound.as_ref().map(|old| old.rkey).filter(|&old| self.home.keys().is_live(old));
+        let former = bound.as_ref().filter(|old| self.home.keys().is_live(old.rkey));
         if former.is_some_and(|old| !withdraw(old)) {
             return false;
         }
@@ -124,7 +133,7 @@ impl WindowShared {
 
 impl Drop for WindowShared {
     fn drop(&mut self) {
-        if !self.rebind(None, |rkey| self.home.withdraw_now(rkey)) {
+        if !self.rebind(None, |old| old.withdraw(&self.home)) {
             tracing::error!("a peer sits in the middle of an access to a window; its region stays in use");
         }
     }

@@ -10,14 +10,15 @@ use crate::status::WcStatus;
 use crate::types::{Access, Rkey};
 
 impl Own<'_> {
-    /// Gives the window a range of the region under a fresh key. The former one is withdrawn by `withdraw`, which is false if
-    /// a peer does not leave.
+    /// Gives the window a range of the region under a fresh key, that of a queue pair on the network or not. The former one is
+    /// withdrawn by `withdraw`, which is false if a peer does not leave.
     pub(crate) fn bind(
         &self,
         (window, region): (&Window, &Arc<RegionShared>),
         range: &Range<usize>,
         access: Access,
-        withdraw: impl FnOnce(Rkey) -> bool,
+        on_network: bool,
+        withdraw: impl FnOnce(&Bound) -> bool,
     ) -> Outcome {
         let backing = region.buffer().backing();
         let domain = self.domain;
@@ -38,7 +39,7 @@ impl Own<'_> {
         let keys = self.home.keys();
         let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
-        if window.rebind(Some(Bound { rkey, remote, access }), withdraw) {
+        if window.rebind(Some(Bound { rkey, remote, access, on_network }), withdraw) {
             if let Grant::Soft(grant) = region.grant() {
                 grant.add_window(rkey);
             }

@@ -25,7 +25,7 @@ impl Sender {
             }
             Op::FetchAdd { remote, add } => self.atomic(own, request, *remote, Atomic::FetchAdd(*add)),
             Op::Bind { start, end, access } => match request.with.bind {
-                Some(bind) => own.bind(bind, &(*start..*end), *access, |rkey| own.home.withdraw_now(rkey)),
+                Some(bind) => own.bind(bind, &(*start..*end), *access, false, |old| old.withdraw(own.home)),
                 None => Outcome::Done(WcStatus::MW_BIND_ERR, 0),
             },
             Op::Invalidate(rkey) => own.invalidate(*rkey),

@@ -9,7 +9,7 @@ use qpair_roce::{AccessError, Cause, Extra, Incoming, Outcome, Qpn, Receive, Rem
 use super::memory::{Memory, Place};
 use super::staging::{Bytes, ReadAhead, Source, WriteBehind};
 use crate::error::GpuError;
-use crate::memory::{RemoteSlice, Spot};
+use crate::memory::{Bound, RemoteSlice, Spot};
 use crate::qp::{Borrowed, Op};
 use crate::soft::control::Reach;
 use crate::soft::cq_shared::Seat;
@@ -167,8 +167,13 @@ impl Attached {
         }
         let done = match (&stalled.op, &stalled.bind) {
             (Op::Bind { start, end, access }, Some((window, region))) => {
-                let withdraw = |rkey| self.withdraw(rkey, home).is_success() || home.withdraw_now(rkey);
-                own.bind((window, region), &(*start..*end), *access, withdraw)
+                let withdraw = |old: &Bound| {
+                    if old.on_network {
+                        withdraw_unused(old.rkey, home);
+                    }
+                    old.on_network || old.withdraw(home)
+                };
+                own.bind((window, region), &(*start..*end), *access, true, withdraw)
             }
             (Op::Invalidate(rkey), _) => return self.withdraw(*rkey, home),
             (Op::CompareSwap { .. } | Op::FetchAdd { .. }, _) => return WcStatus::REM_INV_REQ_ERR,
@@ -180,16 +185,12 @@ impl Attached {
         }
     }
 
-    /// Withdraws the key of a window that this queue pair bound. Its peer alone has used it, by way of the engine, which is in
-    /// no access now: nobody is waited for.
+    /// Withdraws the key of a window that this queue pair bound.
     fn withdraw(&self, rkey: Rkey, home: &Arc<Home>) -> WcStatus {
         if !home.keys().view().is_bound(rkey, self.qpn.0, self.join.domain) {
             return WcStatus::LOC_ACCESS_ERR;
         }
-        let mut withdrawal = Withdrawal::default();
-        home.withdraw(rkey, &mut withdrawal);
-        // The key's place is given back when keys are withdrawn next, if peers have left by then whatever they are at.
-        home.abandon(withdrawal);
+        withdraw_unused(rkey, home);
         WcStatus::SUCCESS
     }
 
@@ -442,6 +443,15 @@ impl Attached {
     pub(super) fn may_withdraw(&self, home: &Home, rkey: Rkey) -> bool {
         home.keys().view().is_bound(rkey, self.qpn.0, self.join.domain)
     }
+}
+
+/// Withdraws the key of a window that a queue pair on the network bound. Its peer alone has used it, by way of the engine, which
+/// is in no access now: nobody is waited for.
+fn withdraw_unused(rkey: Rkey, home: &Arc<Home>) {
+    let mut withdrawal = Withdrawal::default();
+    home.withdraw(rkey, &mut withdrawal);
+    // The key's place is given back when keys are withdrawn next, if peers have left by then whatever they are at.
+    home.abandon(withdrawal);
 }
 
 /// What becomes of bytes that a GPU did not move: what its driver says is logged.

@@ -87,6 +87,46 @@ fn keys_of_windows_are_withdrawn_whatever_peers_in_shared_memory_do() {
     failed.region.try_revoke().expect("the peer has left");
 }
 
+/// Whoever binds the window next, or drops it.
+#[test]
+fn windows_of_the_network_end_whatever_peers_in_shared_memory_do() {
+    let [near, far] = [(); 2].map(|()| Context::open("soft0").unwrap());
+    let (near_pd, far_pd) = (near.alloc_pd().unwrap(), far.alloc_pd().unwrap());
+    let (mut near_cq, mut far_cq) = (near.create_cq(16).unwrap(), far.create_cq(16).unwrap());
+    let connect = || {
+        let a = near_pd.rc(&near_cq).gid_index(loopback(&near)).build().unwrap();
+        let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).build().unwrap();
+        let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
+        (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap())
+    };
+    let [(mut first, mut first_peer), (mut second, _second_peer)] = [connect(), connect()];
+    let (shared, peer) = (near_pd.rc(&near_cq).build().unwrap(), near_pd.rc(&near_cq).build().unwrap());
+    let (soft_peer, at_shared, at_peer) = (peer.soft().unwrap().clone(), shared.address(), peer.address());
+    let (mut shared, _peer) = (shared.connect(&at_peer).unwrap(), peer.connect(&at_shared).unwrap());
+    soft_peer.hazard_word().store(1, Ordering::SeqCst);
+
+    let region = near_pd.expose(100, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+    let window = near_pd.create_window().unwrap();
+    let mut bind = |qp: &mut QueuePair, window| {
+        qp.bind(window, &region, 0..50, Access::REMOTE_WRITE).signaled().post().unwrap();
+        assert_eq!(ended(&mut near_cq), (WcOpcode::BIND_MW, WcStatus::SUCCESS, None));
+        window.remote().expect("it is bound")
+    };
+    // One that waits for the peer fails.
+    bind(&mut first, &window);
+    bind(&mut second, &window);
+    bind(&mut shared, &window);
+
+    let window = near_pd.create_window().unwrap();
+    let remote = bind(&mut first, &window);
+    let start = std::time::Instant::now();
+    drop(window);
+    assert!(start.elapsed() < Duration::from_secs(2), "the peer was waited for");
+    first_peer.write_inline(b"late", remote.slice(0..4)).signaled().post().unwrap();
+    assert_eq!(ended(&mut far_cq), (WcOpcode::RDMA_WRITE, WcStatus::REM_ACCESS_ERR, None));
+    soft_peer.hazard_word().store(2, Ordering::SeqCst);
+}
+
 /// One that can send nothing fails no sooner for that, however few its retries are, and holds up no other.
 #[test]
 fn a_full_socket_stops_only_those_that_send_by_it() {
