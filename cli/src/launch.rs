@@ -11,8 +11,8 @@ use crate::ranks::{Hosts, Job, JobError, Output, Remote, Seat, is_here, is_name,
 /// Runs a command as N ranks on this machine, or on several hosts.
 ///
 /// The ranks find each other by torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (the host),
-/// MASTER_ADDR and MASTER_PORT. Each line of output gets the rank in front. SIGINT, SIGTERM and SIGHUP go to all ranks; a second
-/// one kills them.
+/// MASTER_ADDR and MASTER_PORT. Each line of output gets the rank in front. SIGINT, SIGQUIT, SIGTERM and SIGHUP go to all ranks;
+/// a second one kills them. One that is ignored when this starts, as by nohup, stays so.
 ///
 /// If a rank fails, the others have half a second to fail with it and to say why, and are ended then. The exit code is
 /// that of the rank that failed: one that a signal killed (128 + number), else the one that ended unlike the others.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use common::{QPAIR, Running, assert_ended, finish, qpair, stderr, stdout};
+use common::{QPAIR, Running, assert_ended, finish, heeding, qpair, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What stands in for ssh: like it, it runs a command in a session of its own, ends as that does, and leaves it alone when it is
@@ -46,7 +46,7 @@ impl Cluster {
     /// `qpair launch --ssh SCRIPT OPTIONS -- sh -c SCRIPT`.
     fn launch(&self, options: &[&str], script: &str) -> Command {
         let ssh = self.ssh().display().to_string();
-        qpair(&[&["launch", "--ssh", &ssh], options, &["--", "sh", "-c", script]].concat())
+        heeding(&[&["launch", "--ssh", &ssh], options, &["--", "sh", "-c", script]].concat())
     }
 
     fn run(&self, options: &[&str], script: &str) -> Output {

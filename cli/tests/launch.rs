@@ -3,11 +3,12 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{QPAIR, Running, assert_ended, finish, qpair, stderr, stdout};
+use common::{File, QPAIR, Running, assert_ended, finish, heeding, qpair, stderr, stdout, tied};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::sched_getaffinity;
 
@@ -16,7 +17,7 @@ fn launch(options: &[&str], script: &str) -> Command {
     let mut args = vec!["launch"];
     args.extend(options);
     args.extend(["--", "sh", "-c", script]);
-    qpair(&args)
+    heeding(&args)
 }
 
 /// The process number at the end of a line.
@@ -151,15 +152,36 @@ fn who_leaves_its_rank_for_good_is_not_waited_for() {
 
 #[test]
 fn a_signal_goes_to_all_ranks() {
-    let script = "trap 'echo bye $RANK; exit 0' TERM; echo ready; while :; do sleep 1000 & wait; done";
-    let mut job = Running::start(launch(&["-n", "2"], script));
-    for _ in 0..2 {
-        assert!(job.line().ends_with("ready"));
+    for (name, signal, code) in [("TERM", Signal::TERM, 143), ("QUIT", Signal::QUIT, 131)] {
+        let script = format!("trap 'echo bye $RANK; exit 0' {name}; echo ready; while :; do sleep 1000 & wait; done");
+        let mut job = Running::start(launch(&["-n", "2"], &script));
+        for _ in 0..2 {
+            assert!(job.line().ends_with("ready"));
+        }
+        job.signal(signal);
+        let output = job.finish();
+        assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] bye 0", "[1] bye 1"]), "{name}");
+        assert_eq!(output.status.code(), Some(code), "{name}");
     }
-    job.signal(Signal::TERM);
-    let output = job.finish();
-    assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] bye 0", "[1] bye 1"]));
-    assert_eq!(output.status.code(), Some(143));
+}
+
+#[test]
+fn a_signal_that_was_ignored_at_the_start_stays_so() {
+    let nohup = ("nohup", &[][..], Signal::HUP);
+    // As a shell that is not interactive starts what it has in the background.
+    let background = ("sh", &["-c", "trap '' INT QUIT; exec \"$@\"", "sh"][..], Signal::INT);
+    for (number, (program, args, signal)) in [nohup, background].into_iter().enumerate() {
+        let go = File::new(&format!("ignored-{number}"));
+        let script = format!("echo ready; until [ -e {} ]; do sleep 0.01; done; echo done", go.path());
+        let launch = [QPAIR, "launch", "-n", "1", "--", "sh", "-c", &script];
+        let mut job = Running::start(tied(program, &[args, &launch].concat()));
+        assert_eq!(job.line(), "[0] ready");
+        job.signal(signal);
+        fs::write(go.path(), "").expect("a file of the test's own");
+        let output = job.finish();
+        assert_eq!(stdout(&output), "[0] done\n", "{program}: {}", stderr(&output));
+        assert!(output.status.success(), "{program}: {}", stderr(&output));
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod job;
 mod rank;
 mod relay;
 mod remote;
+mod signals;
 mod supervise;
 
 pub use child::{TiedChild, this_program, tied};

@@ -63,7 +63,7 @@ fn quote(word: &OsStr, script: &mut Vec<u8>) {
     script.push(b'\'');
 }
 
-/// A shell has what it starts in the background ignore SIGINT; newer `env` undoes that. Elsewhere SIGTERM stands in for it.
+/// A shell has what it starts in the background ignore SIGINT and SIGQUIT; newer `env` undoes that. Elsewhere SIGTERM stands in.
 const HEAD: &str = "exec 3<&0
 if env --default-signal=INT true 2>/dev/null; then fresh='env --default-signal=INT,QUIT'; else fresh=; fi
 setsid $fresh";
@@ -72,7 +72,7 @@ const TAIL: &str = r#" </dev/null 3<&- &
 rank=$!
 setsid sh -c '
 while IFS= read -r signal; do
-    [ -n "$2" ] || [ "$signal" != INT ] || signal=TERM
+    case $2$signal in INT|QUIT) signal=TERM ;; esac
     kill -s "$signal" -- "-$1"
 done
 kill -s KILL -- "-$1" || kill -s KILL "$1"
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn signals_are_passed_on() {
-        for (shell, signal) in shells().flat_map(|shell| [(shell, "INT"), (shell, "TERM")]) {
-            let script = "trap 'echo got; exit 0' INT TERM; echo ready; while :; do sleep 1000 & wait; done";
+        for (shell, signal) in shells().flat_map(|shell| [(shell, "INT"), (shell, "QUIT"), (shell, "TERM")]) {
+            let script = "trap 'echo got; exit 0' INT QUIT TERM; echo ready; while :; do sleep 1000 & wait; done";
             let mut child = start(shell, &[], &["sh", "-c", script]);
             let mut seen = Vec::new();
             while !seen.ends_with(b"ready\n") {

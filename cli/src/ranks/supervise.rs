@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::error::{JobError, RankEnd};
 use super::hosts::Seat;
 use super::rank::{Away, Lifeline, Rank, Started, signal_group, write_to_host};
 use super::relay::{copy, relay, wait_for};
+use super::signals;
 
 /// The ranks of a job, and the events that come from them and from the user.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Supervisor {
     pub fn new(limit: Option<Duration>, grace: Duration, answer: Duration) -> Result<Self, JobError> {
         let failed = |source| JobError::System { what: "listen for signals".to_owned(), source };
         let (sender, events) = channel();
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+        let mut signals = Signals::new(signals::heeded()).map_err(failed)?;
         let handle = signals.handle();
         let forward = sender.clone();
         spawn_thread("signals", move || {

@@ -22,6 +22,12 @@ pub fn qpair(args: &[&str]) -> Command {
     tied(QPAIR, args)
 }
 
+/// The command with these arguments, which heeds signals though whoever runs the tests may ignore some, as what a script has in
+/// the background does.
+pub fn heeding(args: &[&str]) -> Command {
+    tied("env", &[&["--default-signal=HUP,INT,QUIT,TERM", QPAIR], args].concat())
+}
+
 /// A program, without the variables that a launcher around the tests may have set. It is tied to the test: it ends with
 /// the test's thread, however that ends.
 pub fn tied(program: &str, args: &[&str]) -> Command {
