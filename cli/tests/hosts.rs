@@ -4,16 +4,19 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{QPAIR, Running, assert_ended, finish, heeding, qpair, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What stands in for ssh: like it, it runs a command in a session of its own, ends as that does, and leaves it alone when it is
-/// killed. `nowhere` is no host, `silent` one that does not answer, and `bare` one without the launcher's folder.
+/// killed. `nowhere` is no host, `silent` one that does not answer, `bare` one without the launcher's folder, and `verbose` one that
+/// says more to whoever comes than a pipe takes.
 const SSH: &str = r#"#!/bin/sh
 [ "$1" = -p ] && shift 2
 host=$1
@@ -21,6 +24,7 @@ shift
 case $host in
     nowhere) echo "ssh: Could not resolve hostname nowhere" >&2; exit 255 ;;
     silent) exec sleep 1000 ;;
+    verbose) seq 15000; exec setsid -w sh -c "$*" ;;
     bare) rmdir "$PWD"; cd /; exec setsid -w sh -c "$*" ;;
     *) echo "Welcome to $host!"; REACHED=$host; export REACHED; cd /; exec setsid -w sh -c "$*" ;;
 esac
@@ -183,6 +187,22 @@ fn a_script_longer_than_a_pipe_arrives_and_a_host_that_does_not_read_it_is_not_w
     assert!(stderr(&output).contains("silent has not answered within 500ms"), "{}", stderr(&output));
     let output = launch(&["-H", "a:2"], "echo ${#LONG}");
     assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] 100000", "[1] 100000"]), "{}", stderr(&output));
+}
+
+#[test]
+fn a_host_that_says_much_has_answered_also_where_that_is_read_late() {
+    let cluster = Cluster::new("verbose");
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let mut job = Running::with_output(cluster.launch(&["-H", "verbose"], "echo end; echo $$ >&2"), writer.into());
+    assert_ended(pid(&job.error_line()));
+    // Longer than a stream is waited for that gives nothing.
+    thread::sleep(Duration::from_secs(3));
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("text");
+    assert!(text.ends_with("\n[0] 15000\n[0] end\n"), "{:?}", text.lines().last());
+    let output = job.finish();
+    assert!(output.status.success());
+    assert_eq!(stderr(&output), "");
 }
 
 #[test]

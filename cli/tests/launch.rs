@@ -4,8 +4,10 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::net::TcpListener;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{File, QPAIR, Running, assert_ended, finish, heeding, qpair, stderr, stdout, tied};
@@ -148,6 +150,57 @@ fn who_leaves_its_rank_for_good_is_not_waited_for() {
     assert!(output.status.success(), "{}", stderr(&output));
     // It still holds the rank's output open, and is no concern of the launcher.
     kill_process(pid(stdout(&output).trim_end()), Signal::KILL).expect("it still runs");
+}
+
+#[test]
+fn a_reader_that_takes_its_time_gets_all() {
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    // More than a pipe takes, and less than two and what is held between them: the rank ends while nobody reads.
+    let mut job = Running::with_output(launch(&["-n", "1"], "echo $$ >&2; exec seq 15000"), writer.into());
+    assert_ended(pid(&job.error_line()));
+    // Longer than a stream is waited for that gives nothing.
+    thread::sleep(Duration::from_secs(3));
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("text");
+    assert_eq!(text.lines().count(), 15000);
+    assert!(text.ends_with("\n[0] 15000\n"), "{:?}", text.lines().last());
+    assert!(job.finish().status.success());
+}
+
+#[test]
+fn who_left_its_rank_and_says_more_and_more_is_not_waited_for() {
+    let script =
+        "setsid sh -c 'echo $$; while echo more; do sleep 0.1; done' & until [ -e \"$0\" ]; do sleep 0.01; done";
+    let go = File::new("chatty");
+    let mut job = Running::start(qpair(&["launch", "-n", "1", "--", "sh", "-c", script, go.path()]));
+    let left = pid(&job.line());
+    assert_eq!(job.line(), "[0] more");
+    fs::write(go.path(), "").expect("a file of the test's own");
+    assert!(job.finish().status.success());
+    // Nobody takes what it says any more.
+    assert_ended(left);
+}
+
+#[test]
+fn a_reader_that_reads_no_more_is_given_up_by_a_signal_and_by_the_time_limit() {
+    let unread = |options: &[&str], script| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        (Running::with_output(launch(&[&["-n", "1"], options].concat(), script), writer.into()), reader)
+    };
+    let (mut job, _reader) = unread(&[], "echo $$ >&2; exec seq 15000");
+    assert_ended(pid(&job.error_line()));
+    job.signal(Signal::TERM);
+    assert_eq!(job.finish().status.code(), Some(143));
+    // One that ended the ranks is enough.
+    let (mut job, _reader) = unread(&[], "seq 15000; echo $$ >&2; exec sleep 1000");
+    let rank = pid(&job.error_line());
+    job.signal(Signal::TERM);
+    assert_eq!(job.finish().status.code(), Some(143));
+    assert_ended(rank);
+    let (job, _reader) = unread(&["--timeout", "3s"], "exec seq 15000");
+    let output = job.finish();
+    assert!(stderr(&output).contains("not done within 3s (output was still to be read)"), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(124));
 }
 
 #[test]

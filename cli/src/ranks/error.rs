@@ -90,14 +90,11 @@ pub enum JobError {
         signal: i32,
     },
     /// The job took longer than allowed.
-    #[error(
-        "not done within {limit:?} ({} still ran); the ranks were ended: give more time with --timeout",
-        list(running)
-    )]
+    #[error("not done within {limit:?} ({}); the ranks were ended: give more time with --timeout", still(running))]
     TimedOut {
         /// The time allowed.
         limit: Duration,
-        /// The ranks that were still running.
+        /// The ranks that were still running; none if only their output was not read yet.
         running: Vec<u32>,
     },
 }
@@ -238,6 +235,11 @@ fn were_ended(ranks: usize) -> String {
         1 => "; the other rank was ended".to_owned(),
         more => format!("; the other {more} ranks were ended"),
     }
+}
+
+/// What a job still had to do.
+fn still(running: &[u32]) -> String {
+    if running.is_empty() { "output was still to be read".to_owned() } else { format!("{} still ran", list(running)) }
 }
 
 fn list(ranks: &[u32]) -> String {

@@ -10,6 +10,7 @@ mod rank;
 mod relay;
 mod remote;
 mod signals;
+mod stream;
 mod supervise;
 
 pub use child::{TiedChild, this_program, tied};

@@ -1,8 +1,10 @@
 //! Watches over the ranks of a job until all have ended: one thread per wait, one loop that decides.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, BufReader};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use super::hosts::Seat;
 use super::rank::{Away, Lifeline, Rank, Started, signal_group, write_to_host};
 use super::relay::{copy, relay, wait_for};
 use super::signals;
+use super::stream::{Progress, Watched};
 
 /// The ranks of a job, and the events that come from them and from the user.
 #[derive(Debug)]
@@ -26,7 +29,8 @@ pub struct Supervisor {
     grace: Duration,
     /// Time for another host to answer.
     answer: Duration,
-    streams: usize,
+    /// Output that is not at its end yet.
+    streams: Vec<Arc<Progress>>,
     /// Ranks that failed before any was asked to end, in the order of their ends.
     failures: Vec<(u32, RankEnd)>,
     /// Ranks that were asked to end.
@@ -39,7 +43,7 @@ enum Event {
     Ended(u32),
     /// The rank's host has answered.
     Up(u32),
-    /// An output stream was read to its end.
+    /// An output stream was passed on to its end.
     Drained,
     /// The launcher got this signal.
     Signal(i32),
@@ -84,7 +88,7 @@ impl Supervisor {
             limit,
             grace,
             answer,
-            streams: 0,
+            streams: Vec::new(),
             failures: Vec::new(),
             asked: 0,
         })
@@ -108,9 +112,10 @@ impl Supervisor {
         self.ranks.push(Rank { number, child, pid, running: true, away });
         // Closed once it is known whether the host has answered.
         let (knowing, known) = channel::<()>();
+        let mut progress = None;
         if let Some(out) = out {
             let (prefix, sender) = (prefix.clone(), self.sender.clone());
-            self.stream(number, move || {
+            let stream = self.stream(number, out, move |out| {
                 let mut out = BufReader::new(out);
                 if let Some(mark) = mark {
                     wait_for(&mark, &mut out, prefix.as_deref().unwrap_or_default(), io::stdout())?;
@@ -123,9 +128,10 @@ impl Supervisor {
                     None => copy(out, io::stdout()),
                 }
             })?;
+            progress = Some(stream);
         }
         if let Some(err) = err {
-            self.stream(number, move || match prefix {
+            self.stream(number, err, move |err| match prefix {
                 Some(prefix) => relay(err, &prefix, io::stderr()),
                 None => copy(err, io::stderr()),
             })?;
@@ -134,21 +140,34 @@ impl Supervisor {
         spawn_thread("wait", move || {
             wait_until_ended(pid);
             // An end before the host has answered means something else.
-            let _ = known.recv_timeout(DRAIN);
+            if let Some(progress) = progress {
+                wait_while_it_goes_on(&known, &progress);
+            }
             let _ = sender.send(Event::Ended(number));
         })
     }
 
-    fn stream(&mut self, rank: u32, run: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<(), JobError> {
+    /// Passes `from` on as `run` does.
+    fn stream<R: Read + AsFd + Send + 'static>(
+        &mut self,
+        rank: u32,
+        from: R,
+        run: impl FnOnce(Watched<R>) -> io::Result<()> + Send + 'static,
+    ) -> Result<Arc<Progress>, JobError> {
         let sender = self.sender.clone();
-        self.streams += 1;
+        let progress = Arc::new(Progress::default());
+        self.streams.push(Arc::clone(&progress));
+        let from = Watched::new(from, Arc::clone(&progress));
+        let own = Arc::clone(&progress);
         spawn_thread("relay", move || {
             // The rank sees a broken pipe, as it would without a launcher in between.
-            if let Err(error) = run() {
+            if let Err(error) = run(from) {
                 tracing::debug!(rank, %error, "output is not relayed any more");
             }
+            own.end();
             let _ = sender.send(Event::Drained);
-        })
+        })?;
+        Ok(progress)
     }
 
     /// Starts ranks, waits until all have ended, and ends them when one fails, a signal comes, or the time is over.
@@ -157,7 +176,8 @@ impl Supervisor {
     /// [`JobError`] with the first cause.
     pub fn run(mut self, seats: Vec<Seat>, start: impl Fn(&Seat) -> Result<Started, JobError>) -> Result<(), JobError> {
         let mut cause = None;
-        let mut phase = Phase::Running { until: self.limit.map(|limit| Instant::now() + limit) };
+        let limit = self.limit.map(|limit| Instant::now() + limit);
+        let mut phase = Phase::Running { until: limit };
         let mut waiting = VecDeque::from(seats);
         loop {
             match phase {
@@ -174,7 +194,7 @@ impl Supervisor {
                     phase = self.ended(phase, number, end);
                 }
                 Some(Event::Up(number)) => self.answered(number),
-                Some(Event::Drained) => self.streams -= 1,
+                Some(Event::Drained) => self.drained(),
                 Some(Event::Signal(signal)) if phase.is_free() => {
                     cause = Some(JobError::Interrupted { signal });
                     phase = self.end(forwarded(signal));
@@ -191,7 +211,9 @@ impl Supervisor {
                 },
             }
         }
-        self.drain();
+        // Who had the ranks ended waits for no reader.
+        let limit = if cause.is_some() { Some(Instant::now()) } else { limit };
+        cause = cause.or(self.drain(limit));
         let failures = std::mem::take(&mut self.failures);
         let hosts = self.ranks.iter().filter_map(|rank| Some((rank.number, rank.away.as_ref()?.host.clone())));
         JobError::failed(failures, self.asked, &hosts.collect()).or(cause).map_or(Ok(()), Err)
@@ -304,16 +326,37 @@ impl Supervisor {
         self.ranks.iter_mut().filter(|rank| rank.running).for_each(|rank| rank.signal(signal));
     }
 
-    /// Lets the relays finish. Who left the rank's group may hold a stream open; that is not waited for.
-    fn drain(&mut self) {
-        let until = Instant::now() + DRAIN;
-        while self.streams > 0 {
-            match self.next_event(Some(until)) {
-                Some(Event::Drained) => self.streams -= 1,
-                Some(_) => {}
-                None => return,
+    fn drained(&mut self) {
+        self.streams.retain(|stream| !stream.is_over());
+    }
+
+    /// Lets the relays finish, however long who reads their output takes: until a signal comes, or the time is over, which is
+    /// returned. Who left the rank's group may hold a stream open; that is not waited for.
+    fn drain(&mut self, limit: Option<Instant>) -> Option<JobError> {
+        // At the limit, what is read at once still comes through.
+        let limit = limit.map(|limit| limit.max(Instant::now() + DRAIN));
+        while !self.streams.is_empty() {
+            let steps: Vec<_> = self.streams.iter().map(|stream| (Arc::clone(stream), stream.step())).collect();
+            let until = Instant::now() + DRAIN;
+            while !self.streams.is_empty() {
+                match self.next_event(Some(limit.map_or(until, |limit| limit.min(until)))) {
+                    Some(Event::Drained) => self.drained(),
+                    Some(Event::Signal(signal)) => return Some(JobError::Interrupted { signal }),
+                    Some(_) => {}
+                    None => break,
+                }
             }
+            let is_held = |(stream, step): &(Arc<Progress>, _)| stream.is_over() || stream.has_waited_since(*step);
+            if steps.iter().all(is_held) {
+                break;
+            }
+            if limit.is_some_and(|limit| limit <= Instant::now()) {
+                return Some(self.timed_out());
+            }
+            // From here on only what the ranks have left is passed on, and not what others say in their place.
+            self.streams.iter().for_each(|stream| stream.close());
         }
+        None
     }
 }
 
@@ -350,6 +393,14 @@ fn wait_until_ended(pid: Pid) {
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
+/// Waits until nobody can send any more, for as long as the stream gives something.
+fn wait_while_it_goes_on(known: &Receiver<()>, progress: &Progress) {
+    let mut step = progress.step();
+    while known.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) && !progress.has_waited_since(step) {
+        step = progress.step();
+    }
+}
+
 fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), JobError> {
     let failed = |source| JobError::System { what: format!("start the thread `{name}`"), source };
     thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(run).map(drop).map_err(failed)
@@ -359,7 +410,7 @@ fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), J
 const SETTLE: Duration = Duration::from_millis(500);
 /// Ranks that are started on another host at a time. OpenSSH's server refuses some where more than 10 have not shown who they are.
 const AT_ONCE: usize = 4;
-/// Time for the last output to come through after all ranks have ended.
+/// Time in which a stream that gives nothing after the end of its rank shows to be held open by someone else.
 const DRAIN: Duration = Duration::from_secs(1);
 /// The threads here only wait and copy.
 const STACK: usize = 128 << 10;

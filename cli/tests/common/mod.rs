@@ -68,7 +68,8 @@ impl Running {
         Self::with_output(command, writer.into())
     }
 
-    fn with_output(mut command: Command, output: Stdio) -> Self {
+    /// Starts `command` with this standard output.
+    pub fn with_output(mut command: Command, output: Stdio) -> Self {
         let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("the command starts");
         let out = child.stdout.take().map_or_else(|| texts(std::io::empty()), texts);
         let err = texts(child.stderr.take().expect("a pipe"));
