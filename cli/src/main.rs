@@ -58,6 +58,8 @@ enum Command {
     Plan(plan::PlanCommand),
     #[command(name = "__rank", hide = true)]
     Rank(ranks::EnterArgs),
+    #[command(name = "__watch", hide = true)]
+    Watch,
 }
 
 /// What made a command fail.
@@ -105,6 +107,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Topo(args) => topo::run(&args)?,
         Command::Plan(command) => plan::run(command)?,
         Command::Doctor(args) => return Ok(doctor::run(&args)?),
+        Command::Watch => ranks::watch(),
         Command::Rank(args) => return Err(ranks::enter(&args).into()),
     }
     Ok(ExitCode::SUCCESS)

@@ -258,6 +258,39 @@ fn ranks_die_with_the_launcher() {
 }
 
 #[test]
+fn what_ranks_started_dies_with_the_launcher() {
+    let script = "trap '' TERM HUP INT; sleep 1000 & echo $$ $!; wait";
+    let mut job = Running::start(launch(&["-n", "2"], script));
+    let told = [job.line(), job.line()];
+    job.signal(Signal::KILL);
+    for line in told {
+        let (rank, child) = line.rsplit_once(' ').expect("two numbers");
+        assert_ended(pid(rank));
+        assert_ended(pid(child));
+    }
+}
+
+#[test]
+fn nothing_that_the_launcher_started_is_left() {
+    for ends_well in [true, false] {
+        let go = File::new(&format!("left-{ends_well}"));
+        let script = "echo $(cat /proc/$PPID/task/*/children); until [ -e \"$0\" ]; do sleep 0.01; done";
+        let mut job = Running::start(qpair(&["launch", "-n", "1", "--", "sh", "-c", script, go.path()]));
+        let told = job.line();
+        if ends_well {
+            fs::write(go.path(), "").expect("a file of the test's own");
+            assert!(job.finish().status.success());
+        } else {
+            job.signal(Signal::KILL);
+        }
+        // The rank, and what watches over it.
+        let pids: Vec<Pid> = told.split(' ').skip(1).map(pid).collect();
+        assert_eq!(pids.len(), 2, "{told}");
+        pids.into_iter().for_each(assert_ended);
+    }
+}
+
+#[test]
 fn pinned_ranks_share_the_cpus_evenly() {
     let allowed = sched_getaffinity(None).expect("the system tells").count() as usize;
     for ranks in [1, allowed, allowed + 1] {

@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A command that runs `program` tied to this process: the kernel kills it when the calling thread ends. Bound to
-/// `cpu` if one is given.
+/// A command that runs `program` tied to this process: the kernel kills it when the calling thread ends, though not what
+/// it has started by then. Bound to `cpu` if one is given.
 ///
 /// # Errors
 /// If the system does not tell where this program lies.

@@ -12,6 +12,7 @@ mod remote;
 mod signals;
 mod stream;
 mod supervise;
+mod watch;
 
 pub use child::{TiedChild, this_program, tied};
 pub use enter::{EnterArgs, EnterError, enter};
@@ -19,3 +20,4 @@ pub use error::{JobError, RankEnd};
 pub use hosts::{Hosts, Seat, is_here, own_name};
 pub use job::{Job, Output};
 pub use remote::{Remote, is_name};
+pub use watch::watch;

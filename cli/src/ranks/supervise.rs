@@ -17,11 +17,14 @@ use super::rank::{Away, Lifeline, Rank, Started, signal_group, write_to_host};
 use super::relay::{copy, relay, wait_for};
 use super::signals;
 use super::stream::{Progress, Watched};
+use super::watch::Watcher;
 
 /// The ranks of a job, and the events that come from them and from the user.
 #[derive(Debug)]
 pub struct Supervisor {
     ranks: Vec<Rank>,
+    /// What ends the ranks' groups should this process be killed. Dropped after the ranks.
+    watcher: Watcher,
     events: Receiver<Event>,
     sender: Sender<Event>,
     signals: Handle,
@@ -70,7 +73,7 @@ impl Supervisor {
     /// Starts to listen for signals. `limit` counts from [`run`](Supervisor::run) on.
     ///
     /// # Errors
-    /// [`JobError::System`] if the system refuses a signal handler or thread.
+    /// [`JobError::System`] if the system refuses a signal handler, thread or process.
     pub fn new(limit: Option<Duration>, grace: Duration, answer: Duration) -> Result<Self, JobError> {
         let failed = |source| JobError::System { what: "listen for signals".to_owned(), source };
         let (sender, events) = channel();
@@ -80,8 +83,11 @@ impl Supervisor {
         spawn_thread("signals", move || {
             signals.forever().take_while(|&signal| forward.send(Event::Signal(signal)).is_ok()).for_each(drop);
         })?;
+        let failed =
+            |source| JobError::System { what: "start what ends the ranks with the launcher".to_owned(), source };
         Ok(Supervisor {
             ranks: Vec::new(),
+            watcher: Watcher::start().map_err(failed)?,
             events,
             sender,
             signals: handle,
@@ -99,6 +105,8 @@ impl Supervisor {
         let (number, Started { mut child, prefix, remote }) = (seat.rank, started);
         let (out, err) = (child.take_stdout(), child.take_stderr());
         let pid = child.pid();
+        // It has not become its command yet, and until then would end with this process by itself.
+        self.watcher.add(pid);
         let (mut away, mut mark) = (None, None);
         if let (Some(host), Some(Lifeline { input, script, mark: line })) = (seat.host.clone(), remote) {
             let (signals, to_pass_on) = channel();
@@ -302,6 +310,7 @@ impl Supervisor {
         };
         rank.running = false;
         signal_group(rank.pid, Signal::KILL);
+        self.watcher.remove(rank.pid);
         let mut end = RankEnd::from(rank.child.wait().map_err(failed)?);
         if let Some(away) = &mut rank.away {
             end = end.of_shell(away.until.is_none());
