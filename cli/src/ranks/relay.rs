@@ -42,7 +42,8 @@ pub fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     }
 }
 
-/// Reads lines until one is `mark`. Others, which a host says to whoever comes, are passed on.
+/// Reads lines until one ends with `mark`. What comes before, which a host says to whoever comes, is passed on, be its last line
+/// without an end.
 ///
 /// # Errors
 /// If reading or writing fails, or it ends before.
@@ -52,11 +53,16 @@ pub fn wait_for(mark: &str, from: &mut impl BufRead, prefix: &str, mut to: impl 
         if from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if line.trim_ascii() == mark.as_bytes() {
+        let before = line.trim_ascii().strip_suffix(mark.as_bytes());
+        match before {
+            Some(b"") => return Ok(()),
+            Some(before) => to.write_all(&[prefix.as_bytes(), before, b"\n"].concat())?,
+            None => to.write_all(&[prefix.as_bytes(), &line].concat())?,
+        }
+        to.flush()?;
+        if before.is_some() {
             return Ok(());
         }
-        to.write_all(&[prefix.as_bytes(), &line].concat())?;
-        to.flush()?;
     }
 }
 
@@ -93,6 +99,17 @@ mod tests {
         wait_for("up 7", &mut from, "[3] ", &mut out).expect("the mark");
         assert_eq!((from, &out[..]), (&b"rest"[..], &b"[3] Welcome!\n"[..]));
         assert!(wait_for("up 7", &mut from, "", &mut out).is_err());
+    }
+
+    #[test]
+    fn a_mark_may_stand_behind_a_line_without_its_end() {
+        for (said, passed) in [("Welcome! up 7\n", "[3] Welcome! \n"), (" up 7\r\n", "")] {
+            let (mut from, mut out) = (said.as_bytes(), Vec::new());
+            wait_for("up 7", &mut from, "[3] ", &mut out).expect("the mark");
+            assert_eq!((from, String::from_utf8_lossy(&out).as_ref()), (&b""[..], passed), "{said:?}");
+        }
+        // What a shell says that repeats what it is told.
+        assert!(wait_for("up 7", &mut &b"echo 'up 7'\nup 7 8\n"[..], "", &mut Vec::new()).is_err());
     }
 
     #[test]
