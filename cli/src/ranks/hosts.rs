@@ -117,7 +117,8 @@ impl Hosts {
         if hosts.is_empty() { Err(HostsError::None) } else { Ok(Hosts(hosts)) }
     }
 
-    /// Places so many ranks, or as many as there is room for. Hosts that are this machine are `None`.
+    /// Places so many ranks, or as many as there is room for. Hosts that are this machine are `None`, and
+    /// one host, whatever they are called.
     ///
     /// # Errors
     /// [`HostsError::TooFew`].
@@ -127,16 +128,18 @@ impl Hosts {
         if ranks > slots {
             return Err(HostsError::TooFew { slots, ranks });
         }
-        let all = (0_u32..).zip(&self.0).flat_map(|(node, (name, slots))| (0..*slots).map(move |at| (node, name, at)));
+        let mut hosts: Vec<(Option<&String>, u32)> = Vec::new();
+        for (name, slots) in &self.0 {
+            let host = (!is_here(name)).then_some(name);
+            match hosts.iter_mut().find(|(known, _)| host.is_none() && known.is_none()) {
+                Some((_, sum)) => *sum += slots,
+                None => hosts.push((host, *slots)),
+            }
+        }
+        let all = (0_u32..).zip(hosts).flat_map(|(node, (host, slots))| (0..slots).map(move |at| (node, host, at)));
         let mut seats: Vec<_> = (0..ranks)
             .zip(all)
-            .map(|(rank, (node, name, local_rank))| Seat {
-                rank,
-                local_rank,
-                local_size: 0,
-                node,
-                host: (!is_here(name)).then(|| name.clone()),
-            })
+            .map(|(rank, (node, host, local_rank))| Seat { rank, local_rank, local_size: 0, node, host: host.cloned() })
             .collect();
         let mut sizes = BTreeMap::new();
         seats.iter().for_each(|seat| *sizes.entry(seat.node).or_default() += 1);
@@ -222,6 +225,16 @@ mod tests {
         assert_eq!(hosts.seat(Some(3), |host| host == "here").expect("room"), expected);
         assert_eq!(hosts.seat(None, |_| false).expect("room").len(), 5);
         assert!(matches!(hosts.seat(Some(6), |_| false), Err(HostsError::TooFew { slots: 5, ranks: 6 })));
+    }
+
+    #[test]
+    fn names_of_this_machine_are_one_host() {
+        let hosts = named(&[("localhost", 1), ("a", 1), ("node1", 2)]);
+        let seats = hosts.seat(None, |host| is_here(host, "node1")).expect("room");
+        let numbers = |seat: &Seat| (seat.node, seat.local_rank, seat.local_size, seat.host.clone());
+        let a = Some("a".to_owned());
+        let expected = [(0, 0, 3, None), (0, 1, 3, None), (0, 2, 3, None), (1, 0, 1, a)];
+        assert_eq!(seats.iter().map(numbers).collect::<Vec<_>>(), expected);
     }
 
     #[test]
