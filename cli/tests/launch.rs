@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -333,6 +334,19 @@ fn a_command_that_is_not_there_is_one_error() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("no program `no-such-program-anywhere`"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_command_is_looked_for_where_ranks_will() {
+    let program = File::with("in-path", "#!/bin/sh\necho found\n");
+    fs::set_permissions(program.path(), fs::Permissions::from_mode(0o700)).expect("a program");
+    let (folder, name) = program.path().rsplit_once('/').expect("a path");
+    let path = format!("PATH={folder}");
+    let output = finish(qpair(&["launch", "-n", "1", "-x", &path, "--", name]));
+    assert_eq!(stdout(&output), "[0] found\n", "{}", stderr(&output));
+    let output = finish(qpair(&["launch", "-n", "2", "-x", "PATH=/no/such/folder", "--", "sleep", "0"]));
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("no program `sleep`"), "{}", stderr(&output));
 }
 
 #[test]

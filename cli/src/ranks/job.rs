@@ -69,13 +69,16 @@ impl Job {
     pub fn run(&self) -> Result<(), JobError> {
         let is_away = |seat: &Seat| seat.host.is_some();
         if self.seats.iter().any(is_away) {
-            check_program(self.remote.ssh.first())?;
+            check_program(self.remote.ssh.first(), std::env::var_os("PATH"))?;
             if self.pin {
                 return Err(JobError::NotRemote { what: "--pin" });
             }
         }
         if !self.seats.iter().all(is_away) {
-            check_program(self.command.first())?;
+            // The last of several values is the one that ranks have.
+            let path = self.remote.variables.iter().rev().find(|(name, _)| name == "PATH");
+            let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+            check_program(self.command.first(), path)?;
         }
         let (host, meeting) = self.meeting()?;
         let supervisor = Supervisor::new(self.limit, self.grace, self.remote.answer)?;
@@ -179,14 +182,13 @@ impl Job {
     }
 }
 
-/// Finds the program as `exec` will, so that a typing error is one message and not one per rank.
-fn check_program(program: Option<&OsString>) -> Result<(), JobError> {
+/// Finds the program as `exec` will with this PATH, so that a typing error is one message and not one per rank.
+fn check_program(program: Option<&OsString>, path: Option<OsString>) -> Result<(), JobError> {
     let program: &OsStr = program.map_or(OsStr::new(""), OsString::as_os_str);
     let found = if program.as_encoded_bytes().contains(&b'/') {
         is_program(Path::new(program))
     } else {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
+        std::env::split_paths(&path.unwrap_or_default()).any(|folder| is_program(&folder.join(program)))
     };
     if found { Ok(()) } else { Err(JobError::NoSuchCommand { command: program.to_string_lossy().into_owned() }) }
 }
