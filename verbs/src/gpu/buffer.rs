@@ -24,6 +24,11 @@ use crate::error::GpuError;
 /// drop(buffer); // moved into the region
 /// # }
 /// ```
+///
+/// Unlike `cudaFree`, dropping it may not wait for streams: where the memory is mapped, and not of `cuMemAlloc`, a kernel that uses it
+/// then faults, and the GPU is lost to the whole process (`CUDA_ERROR_ILLEGAL_ADDRESS`). This library's own copies and kernels have
+/// ended before. Keep it until those that were given its [`address`](GpuBuffer::address) have ended too, also where an error or a
+/// panic ends a function early; behind a [`GpuHold`](super::GpuHold) these begin late.
 #[derive(Debug)]
 pub struct GpuBuffer {
     allocation: Arc<Allocation>,

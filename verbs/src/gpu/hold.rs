@@ -37,17 +37,22 @@ use crate::sync::lock;
 /// the stream what reads a result only after the wait for the operation, not behind a hold.
 ///
 /// # Who waits for whom
-/// Until the release, all that waits for the stream waits as well; if the release is behind one of these in the same thread,
-/// that is for ever:
+/// Until the release, all that waits for the stream waits as well. If the release is behind one of these, that is for ever; in
+/// another thread of the process they may have locks of the driver meanwhile that the releasing thread needs for a copy or a kernel:
 /// - `cuStreamSynchronize`, `cudaDeviceSynchronize`, and copies that block, in that stream or in one that waits for it;
-/// - `cuMemFree`, `cudaFree` and unmapping of GPU memory, which wait for all streams; so may taking memory or the first use of a
-///   kernel, which loads it: do once what the thread does under a hold before there is one. So it is with the first atomic of a peer
-///   on a word of the GPU that comes by the network, which the software device takes a word of its memory for;
+/// - `cuMemFree`, `cudaFree`, unpinning of the processor's memory and closing of memory that another process has shared, which wait
+///   for all streams; so may taking memory or the first use of a kernel, which loads it: do once what the thread does under a hold
+///   before there is one. So it is with the first atomic of a peer on a word of the GPU that comes by the network, which the software
+///   device takes a word of its memory for;
 /// - the default stream of the older kind (`CU_STREAM_LEGACY`), which is [`hold`](Gpu::hold)'s: every stream that was made
 ///   without `CU_STREAM_NON_BLOCKING` waits for it. Those of this library do not. It is one for all threads of a process: ranks that
 ///   are threads and share a GPU hold each other up by it, so give each a stream of its own;
 /// - streams in the same of the GPU's queues, of which there are `CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless the environment says
-///   otherwise and 32 at most: hold few streams at a time.
+///   otherwise and 32 at most: hold few streams at a time. Copies and kernels of this library go by such queues too. With one queue,
+///   as some training programs set it, they are behind any held stream: hold none there while this library has something to do on
+///   the GPU, as collectives have.
+///
+/// Memory that a [`GpuBuffer`](super::GpuBuffer) has of its own is unmapped when that is dropped, which waits for no stream: see there.
 ///
 /// CUDA does not know of this order. What has to do with each other on the GPU by events or streams has that order too.
 pub struct GpuHold {
