@@ -152,9 +152,10 @@ impl JobError {
 }
 
 impl RankEnd {
-    /// The code that a shell would show.
+    /// The code that a shell would show. A host that was not reached is a failure, whatever was to reach it says.
     pub fn exit_code(self) -> u8 {
         match self {
+            RankEnd::NotReached(0) => 1,
             RankEnd::Exited(code) | RankEnd::NotReached(code) => u8::try_from(code).unwrap_or(1),
             RankEnd::Killed(signal) => u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)),
         }
@@ -255,6 +256,7 @@ mod tests {
     fn exit_codes_are_those_of_a_shell() {
         assert_eq!(RankEnd::Exited(3).exit_code(), 3);
         assert_eq!(RankEnd::Killed(9).exit_code(), 137);
+        assert_eq!([255, 0].map(|code| RankEnd::NotReached(code).exit_code()), [255, 1]);
         assert_eq!(JobError::Interrupted { signal: 2 }.exit_code(), 130);
         assert_eq!(JobError::PortTaken { port: 1 }.exit_code(), 1);
     }
