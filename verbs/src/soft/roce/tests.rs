@@ -119,9 +119,7 @@ fn windows_of_the_network_end_whatever_peers_in_shared_memory_do() {
 
     let window = near_pd.create_window().unwrap();
     let remote = bind(&mut first, &window);
-    let start = std::time::Instant::now();
     drop(window);
-    assert!(start.elapsed() < Duration::from_secs(2), "the peer was waited for");
     first_peer.write_inline(b"late", remote.slice(0..4)).signaled().post().unwrap();
     assert_eq!(ended(&mut far_cq), (WcOpcode::RDMA_WRITE, WcStatus::REM_ACCESS_ERR, None));
     soft_peer.hazard_word().store(2, Ordering::SeqCst);
