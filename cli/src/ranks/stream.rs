@@ -47,6 +47,11 @@ impl Progress {
         self.closing.store(true, Ordering::Relaxed);
     }
 
+    /// True once it was closed.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
     /// Says that all of the stream was passed on, or can not be.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);

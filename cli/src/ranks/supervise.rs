@@ -328,6 +328,8 @@ impl Supervisor {
 
     fn kill(&mut self) -> Phase {
         self.signal_all(Signal::KILL);
+        // Nor does a reader who takes nothing keep anyone from hearing that they have ended.
+        self.streams.iter().for_each(|stream| stream.close());
         Phase::Killed
     }
 
@@ -402,10 +404,13 @@ fn wait_until_ended(pid: Pid) {
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
-/// Waits until nobody can send any more, for as long as the stream gives something.
+/// Waits until nobody can send any more, for as long as the stream gives something and is not closed.
 fn wait_while_it_goes_on(known: &Receiver<()>, progress: &Progress) {
     let mut step = progress.step();
-    while known.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) && !progress.has_waited_since(step) {
+    while known.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout)
+        && !progress.is_closing()
+        && !progress.has_waited_since(step)
+    {
         step = progress.step();
     }
 }
@@ -423,3 +428,19 @@ const AT_ONCE: usize = 4;
 const DRAIN: Duration = Duration::from_secs(1);
 /// The threads here only wait and copy.
 const STACK: usize = 128 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_stuck_is_waited_for_until_it_is_closed() {
+        let (knowing, known) = channel::<()>();
+        // In no read: its relay writes, and nobody takes that.
+        let progress = Progress::default();
+        assert!(!progress.has_waited_since(progress.step()));
+        progress.close();
+        wait_while_it_goes_on(&known, &progress);
+        drop(knowing);
+    }
+}
