@@ -11,8 +11,8 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{QPAIR, Running, assert_ended, finish, heeding, qpair, stderr, stdout};
-use rustix::process::{Pid, Signal, kill_process};
+use common::{QPAIR, Running, assert_both_ended, assert_ended, finish, heeding, pid, qpair, stderr, stdout};
+use rustix::process::{Signal, kill_process};
 
 /// What stands in for ssh: like it, it runs a command in a session of its own, ends as that does, and leaves it alone when it is
 /// killed. `nowhere` is no host, `silent` one that does not answer, `bare` one without the launcher's folder, and `verbose` one that
@@ -77,11 +77,6 @@ fn line(job: &mut Running) -> String {
             return line;
         }
     }
-}
-
-fn pid(line: &str) -> Pid {
-    let number = line.rsplit(' ').next().and_then(|number| number.parse().ok());
-    Pid::from_raw(number.expect("a process number")).expect("a process number")
 }
 
 #[test]
@@ -206,6 +201,16 @@ fn a_host_that_says_much_has_answered_also_where_that_is_read_late() {
 }
 
 #[test]
+fn a_host_that_says_much_to_nobody_keeps_no_signal_from_ending_the_launcher() {
+    let cluster = Cluster::new("unheard");
+    let (_reader, writer) = std::io::pipe().expect("a pipe");
+    let mut job = Running::with_output(cluster.launch(&["-H", "verbose"], "echo $$ >&2"), writer.into());
+    assert_ended(pid(&job.error_line()));
+    job.signal(Signal::TERM);
+    assert_eq!(job.finish().status.code(), Some(143));
+}
+
+#[test]
 fn without_ssh_nothing_is_started() {
     let output = finish(qpair(&["launch", "-H", "a", "--ssh", "no-such-ssh -p 1", "--", "true"]));
     assert!(stderr(&output).contains("there is no program `no-such-ssh`"), "{}", stderr(&output));
@@ -222,11 +227,7 @@ fn ranks_on_other_hosts_die_with_the_launcher() {
         Running::start(cluster.launch(&["-H", "a:2,b"], "trap '' TERM HUP INT; sleep 1000 & echo $$ $!; wait"));
     let told: Vec<String> = (0..3).map(|_| line(&mut job)).collect();
     job.signal(Signal::KILL);
-    for line in told {
-        let (rank, child) = line.rsplit_once(' ').expect("two numbers");
-        assert_ended(pid(rank));
-        assert_ended(pid(child));
-    }
+    told.iter().for_each(|line| assert_both_ended(line));
 }
 
 #[test]

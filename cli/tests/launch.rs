@@ -11,8 +11,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{File, QPAIR, Running, assert_ended, finish, heeding, qpair, stderr, stdout, tied};
-use rustix::process::{Pid, Signal, kill_process};
+use common::{
+    File, QPAIR, Running, assert_both_ended, assert_ended, finish, heeding, pid, qpair, stderr, stdout, tied,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::thread::sched_getaffinity;
 
 /// `qpair launch OPTIONS -- sh -c SCRIPT`.
@@ -21,12 +24,6 @@ fn launch(options: &[&str], script: &str) -> Command {
     args.extend(options);
     args.extend(["--", "sh", "-c", script]);
     heeding(&args)
-}
-
-/// The process number at the end of a line.
-fn pid(line: &str) -> Pid {
-    let number = line.rsplit(' ').next().and_then(|number| number.parse().ok());
-    Pid::from_raw(number.expect("a process number")).expect("a process number")
 }
 
 fn lines(text: &str) -> BTreeSet<&str> {
@@ -205,6 +202,26 @@ fn a_reader_that_reads_no_more_is_given_up_by_a_signal_and_by_the_time_limit() {
 }
 
 #[test]
+fn a_launcher_that_can_not_say_why_it_ends_ends_by_the_next_signal() {
+    let (_reader, writer) = std::io::pipe().expect("a pipe");
+    let go = File::new("unsaid");
+    // Of one pipe with its output, so that its own errors find it full.
+    let script = "exec env --default-signal=TERM \"$0\" launch -n 1 -- sh -c 'seq 15000; echo >\"$0\"' \"$1\" 2>&1";
+    let job = Running::with_output(tied("sh", &["-c", script, QPAIR, go.path()]), writer.into());
+    while !fs::exists(go.path()).expect("the system tells") {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let ended = pidfd_open(job.pid(), PidfdFlags::empty()).expect("it was not waited for");
+    let pause = Timespec::try_from(Duration::from_millis(100)).expect("in range");
+    let start = Instant::now();
+    while poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&pause)).expect("poll works") == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "no signal ends it");
+        job.signal(Signal::TERM);
+    }
+    assert_eq!(job.finish().status.code(), Some(143));
+}
+
+#[test]
 fn a_signal_goes_to_all_ranks() {
     for (name, signal, code) in [("TERM", Signal::TERM, 143), ("QUIT", Signal::QUIT, 131)] {
         let script = format!("trap 'echo bye $RANK; exit 0' {name}; echo ready; while :; do sleep 1000 & wait; done");
@@ -264,11 +281,7 @@ fn what_ranks_started_dies_with_the_launcher() {
     let mut job = Running::start(launch(&["-n", "2"], script));
     let told = [job.line(), job.line()];
     job.signal(Signal::KILL);
-    for line in told {
-        let (rank, child) = line.rsplit_once(' ').expect("two numbers");
-        assert_ended(pid(rank));
-        assert_ended(pid(child));
-    }
+    told.iter().for_each(|line| assert_both_ended(line));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
-use signal_hook::iterator::{Handle, Signals};
+use signal_hook::iterator::Signals;
 
 use super::error::{JobError, RankEnd};
 use super::hosts::Seat;
@@ -27,7 +27,6 @@ pub struct Supervisor {
     watcher: Watcher,
     events: Receiver<Event>,
     sender: Sender<Event>,
-    signals: Handle,
     limit: Option<Duration>,
     grace: Duration,
     /// Time for another host to answer.
@@ -78,10 +77,14 @@ impl Supervisor {
         let failed = |source| JobError::System { what: "listen for signals".to_owned(), source };
         let (sender, events) = channel();
         let mut signals = Signals::new(signals::heeded()).map_err(failed)?;
-        let handle = signals.handle();
         let forward = sender.clone();
+        // As long as this process: what is to be said last may find no reader, and then the next signal is to end it.
         spawn_thread("signals", move || {
-            signals.forever().take_while(|&signal| forward.send(Event::Signal(signal)).is_ok()).for_each(drop);
+            for signal in signals.forever() {
+                if forward.send(Event::Signal(signal)).is_err() {
+                    std::process::exit(RankEnd::Killed(signal).exit_code().into());
+                }
+            }
         })?;
         let failed =
             |source| JobError::System { what: "start what ends the ranks with the launcher".to_owned(), source };
@@ -90,7 +93,6 @@ impl Supervisor {
             watcher: Watcher::start().map_err(failed)?,
             events,
             sender,
-            signals: handle,
             limit,
             grace,
             answer,
@@ -373,7 +375,6 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        self.signals.close();
         self.signal_all(Signal::KILL);
     }
 }
@@ -428,19 +429,3 @@ const AT_ONCE: usize = 4;
 const DRAIN: Duration = Duration::from_secs(1);
 /// The threads here only wait and copy.
 const STACK: usize = 128 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stream_that_is_stuck_is_waited_for_until_it_is_closed() {
-        let (knowing, known) = channel::<()>();
-        // In no read: its relay writes, and nobody takes that.
-        let progress = Progress::default();
-        assert!(!progress.has_waited_since(progress.step()));
-        progress.close();
-        wait_while_it_goes_on(&known, &progress);
-        drop(knowing);
-    }
-}

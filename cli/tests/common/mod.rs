@@ -157,6 +157,19 @@ pub fn assert_ended(pid: Pid) {
     assert_eq!(ready, 1, "process {pid:?} still runs");
 }
 
+/// The process number at the end of a line.
+pub fn pid(line: &str) -> Pid {
+    let number = line.rsplit(' ').next().and_then(|number| number.parse().ok());
+    Pid::from_raw(number.expect("a process number")).expect("a process number")
+}
+
+/// Waits until the two processes have ended whose numbers are at the end of a line.
+pub fn assert_both_ended(line: &str) {
+    let (first, second) = line.rsplit_once(' ').expect("two numbers");
+    assert_ended(pid(first));
+    assert_ended(pid(second));
+}
+
 /// A file of a test's own, which goes with it.
 pub struct File(PathBuf);
 
