@@ -182,6 +182,10 @@ impl Engine {
             return;
         }
         if self.port.timeout().is_some_and(|due| due <= now) {
+            // No answer is late to what waits for room.
+            if self.udp.is_full() {
+                self.send_held(now);
+            }
             self.port.handle_timeout(now, &mut self.side);
             self.settle();
         }

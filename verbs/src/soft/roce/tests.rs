@@ -1,7 +1,8 @@
 //! The network as its device sees it.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use qpair_roce::wire::Addresses;
 
@@ -18,7 +19,7 @@ fn loopback(ctx: &Context) -> u32 {
 }
 
 /// A device with a datagram queue pair that is on the network.
-fn datagrams(ctx: &Context, cq: &CompletionQueue) -> (crate::DatagramQueuePair, std::sync::Arc<Network>) {
+fn datagrams(ctx: &Context, cq: &CompletionQueue) -> (crate::DatagramQueuePair, Arc<Network>) {
     let pd = ctx.alloc_pd().unwrap();
     let qp = pd.ud(cq).gid_index(loopback(ctx)).build().unwrap().activate().unwrap();
     let network = pd.node().network().unwrap();
@@ -35,7 +36,7 @@ fn a_network_that_is_not_used_is_not_polled() {
     let to = a.address_handle(&QpAddress { soft: None, ..b.address() }).unwrap();
     a.send_inline(b"x", &to).post().unwrap();
     assert!(here.is_used());
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while !there.is_used() {
         assert!(start.elapsed().as_secs() < 20, "nothing came");
         std::thread::yield_now();
@@ -125,48 +126,97 @@ fn windows_of_the_network_end_whatever_peers_in_shared_memory_do() {
     soft_peer.hazard_word().store(2, Ordering::SeqCst);
 }
 
+/// Connections on the loopback that share no socket, with no retry.
+struct Ways {
+    network: Arc<Network>,
+    addresses: Addresses,
+    ends: [End; 2],
+    /// Their peers, and what else is connected.
+    _others: Vec<QueuePair>,
+}
+
+struct End {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    region: ExposedRegion,
+    peer: qpair_roce::Qpn,
+    port: u16,
+}
+
+impl Ways {
+    /// An answer may take so long.
+    fn new(ack_timeout: Duration) -> Self {
+        let near = Context::open("soft0").unwrap();
+        let near_pd = near.alloc_pd().unwrap();
+        let network = near_pd.node().network().unwrap();
+        let addresses = Addresses::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
+        let (mut ends, mut others): (Vec<End>, _) = (Vec::new(), Vec::new());
+        // Which socket packets go by, the peer's device says, by its slot.
+        while ends.len() < 2 {
+            let far = Context::open("soft0").unwrap();
+            let (far_pd, far_cq) = (far.alloc_pd().unwrap(), far.create_cq(16).unwrap());
+            let cq = near.create_cq(16).unwrap();
+            let a = near_pd.rc(&cq).gid_index(loopback(&near)).retry_count(0).ack_timeout(ack_timeout);
+            let a = a.build().unwrap();
+            let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).build().unwrap();
+            let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
+            let (qp, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+            let peer = qpair_roce::Qpn(at_b.qpn.0);
+            let port = network.source_port(&addresses, peer);
+            let region = far_pd.expose(100, Access::REMOTE_WRITE).unwrap();
+            others.push(b);
+            if ends.iter().all(|other| other.port != port) {
+                ends.push(End { qp, cq, region, peer, port });
+            } else {
+                others.push(qp);
+            }
+        }
+        let Ok(ends) = ends.try_into() else { unreachable!("there are two") };
+        Ways { network, addresses, ends, _others: others }
+    }
+
+    /// Has the socket of the first take so many departures more; or as many as the system does.
+    fn leave_room(&self, departures: Option<usize>) {
+        self.network.leave_room(&self.addresses, self.ends[0].peer, departures);
+    }
+}
+
+impl End {
+    fn write(&mut self) {
+        self.qp.write_inline(b"came", self.region.remote(0..4)).signaled().post().unwrap();
+    }
+}
+
 /// One that can send nothing fails no sooner for that, however few its retries are, and holds up no other.
 #[test]
 fn a_full_socket_stops_only_those_that_send_by_it() {
-    let near = Context::open("soft0").unwrap();
-    let near_pd = near.alloc_pd().unwrap();
-    let addresses = Addresses::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
-    let (mut ends, mut others) = (Vec::new(), Vec::new());
-    // Which socket packets go by, the peer's device says, by its slot.
-    while ends.len() < 2 {
-        let far = Context::open("soft0").unwrap();
-        let (far_pd, far_cq, near_cq) =
-            (far.alloc_pd().unwrap(), far.create_cq(16).unwrap(), near.create_cq(16).unwrap());
-        let a = near_pd.rc(&near_cq).gid_index(loopback(&near)).retry_count(0).ack_timeout(TIMEOUT).build().unwrap();
-        let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).build().unwrap();
-        let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
-        let (a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
-        let peer = qpair_roce::Qpn(at_b.qpn.0);
-        let port = near_pd.node().network().unwrap().source_port(&addresses, peer);
-        let region = far_pd.expose(100, Access::REMOTE_WRITE).unwrap();
-        let is_new = ends.iter().all(|&(_, _, _, other, _)| other != port);
-        if is_new {
-            ends.push((a, near_cq, region, port, peer))
-        } else {
-            others.push(a)
-        };
-        others.push(b);
-    }
-    let network = near_pd.node().network().unwrap();
-    let [(full, full_cq, by_full, _, peer), (free, free_cq, by_free, ..)] = ends.get_disjoint_mut([0, 1]).unwrap();
-    let write = |qp: &mut QueuePair, to: &ExposedRegion| {
-        qp.write_inline(b"came", to.remote(0..4)).signaled().post().unwrap();
-    };
-    network.leave_room(&addresses, *peer, Some(0));
-    write(full, by_full);
-    let start = std::time::Instant::now();
+    let mut ways = Ways::new(TIMEOUT);
+    ways.leave_room(Some(0));
+    let [full, free] = &mut ways.ends;
+    full.write();
+    let start = Instant::now();
     while start.elapsed() < 2 * TIMEOUT {
-        write(free, by_free);
-        assert_eq!(ended(free_cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
-        assert!(full_cq.poll().unwrap().is_none());
+        free.write();
+        assert_eq!(ended(&mut free.cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
+        assert!(full.cq.poll().unwrap().is_none());
     }
-    network.leave_room(&addresses, *peer, None);
-    assert_eq!(ended(full_cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
+    ways.leave_room(None);
+    assert_eq!(ended(&mut ways.ends[0].cq), (WcOpcode::RDMA_WRITE, WcStatus::SUCCESS, None));
+}
+
+/// Also where answers are due sooner than a full socket is looked at again.
+#[test]
+fn what_waits_at_a_full_socket_is_not_late() {
+    let mut ways = Ways::new(Duration::from_micros(131));
+    ways.leave_room(Some(0));
+    let [full, _] = &mut ways.ends;
+    let start = Instant::now();
+    full.write();
+    // The device's thread alone looks after it, for much longer than anything is kept.
+    while start.elapsed() < TIMEOUT {
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(full.cq.poll().unwrap().is_none());
+    }
 }
 
 /// For answers: longer than what waits at a full socket is kept, and than a busy machine leaves a peer without a core.
@@ -174,7 +224,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Operation, status, and the key that was withdrawn, of the next completion.
 fn ended(cq: &mut CompletionQueue) -> (WcOpcode, WcStatus, Option<Rkey>) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         if let Some(done) = cq.poll().unwrap() {
             return (done.opcode(), done.status(), done.values().invalidated);
