@@ -167,11 +167,12 @@ impl Attached {
         }
         let done = match (&stalled.op, &stalled.bind) {
             (Op::Bind { start, end, access }, Some((window, region))) => {
-                let withdraw = |old: &Bound| {
-                    if old.on_network {
+                let withdraw = |old: &Bound| match old.on_network {
+                    true => {
                         withdraw_unused(old.rkey, home);
+                        true
                     }
-                    old.on_network || old.withdraw(home)
+                    false => old.withdraw(home),
                 };
                 own.bind((window, region), &(*start..*end), *access, true, withdraw)
             }

@@ -31,12 +31,6 @@ impl Outbox {
         self.sent == self.departures.len()
     }
 
-    /// Departures that are not sent.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.departures.len() - self.sent
-    }
-
     /// Where the next departure is to be made, if there is room for some packets of the longest. [`push`](Outbox::push) adds it.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {

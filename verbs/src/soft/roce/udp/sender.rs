@@ -42,15 +42,6 @@ pub(super) struct Senders {
     scopes: Vec<(Ipv6Addr, u32)>,
 }
 
-/// What became of departures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// The system has them, or they are lost, as packets may be.
-    Done,
-    /// A socket has no room. What goes by it is kept, or lost where too much is.
-    Full,
-}
-
 /// Packets that go together, as the system takes them.
 struct Letter<'a> {
     name: Name,
@@ -112,12 +103,10 @@ impl Senders {
         outbox: &mut Outbox,
         counters: &mut NetworkCounters,
         mut tell: impl FnMut(Qpn, HeldUp),
-    ) -> Sent {
-        let mut result = Sent::Done;
+    ) {
         loop {
-            let Some((departure, bytes)) = outbox.waiting().next() else { return result };
+            let Some((departure, bytes)) = outbox.waiting().next() else { return };
             if !self.has_room(&departure.route) {
-                result = Sent::Full;
                 let sender = self.sender_mut(&departure.route);
                 if !sender.is_some_and(|sender| sender.backlog.hold(now, departure, bytes)) {
                     give_up(departure, counters, &mut tell);

@@ -17,7 +17,7 @@ use super::io::{Batch, Received};
 use super::management::Desk;
 use super::outbox::Outbox;
 use super::place::What;
-use super::sender::{Senders, Sent};
+use super::sender::Senders;
 use super::serving::{Said, Serving};
 use super::slot::Slot;
 use super::{MANAGEMENT, options, place_of};
@@ -106,8 +106,8 @@ impl Wire {
 
     /// Sends what is in the outbox. What the system refuses is lost and counted. What a full socket holds up is kept for
     /// [`send_held`](Wire::send_held), or lost if too much is; then `tell` hears whose it was.
-    pub(crate) fn send(&mut self, now: Instant, outbox: &mut Outbox, tell: impl FnMut(Qpn, HeldUp)) -> Sent {
-        self.senders.send(now, outbox, &mut self.counters, tell)
+    pub(crate) fn send(&mut self, now: Instant, outbox: &mut Outbox, tell: impl FnMut(Qpn, HeldUp)) {
+        self.senders.send(now, outbox, &mut self.counters, tell);
     }
 
     /// Sends what full sockets held up, those that were left alone long enough; true if one of them has room again. What has

@@ -12,7 +12,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::soft::random_u32;
 use crate::soft::roce::udp::place::Place;
-use crate::soft::roce::udp::sender::Sent;
 use crate::soft::roce::udp::{HeldUp, Outbox, Slot, Wire};
 
 /// A port that no other test has.
@@ -88,8 +87,8 @@ pub(super) fn route(wire: &Wire, addresses: Addresses, peer: Qpn) -> Route {
 pub(super) fn send(wire: &mut Wire, route: Route, packets: &[Vec<u8>]) {
     let mut outbox = Outbox::new();
     put(&mut outbox, route, packets);
-    assert_eq!(wire.send(Instant::now(), &mut outbox, nobody), Sent::Done);
-    assert!(outbox.is_empty());
+    wire.send(Instant::now(), &mut outbox, nobody);
+    assert!(outbox.is_empty() && !wire.is_full());
 }
 
 /// None hears that something of a connection was held up.
