@@ -25,7 +25,7 @@ impl Standing {
     /// How `point` stands to those of `points` that are in the same placement.
     pub fn of(point: &Point, points: &[Point], workload: &Workload, ranks: usize) -> Self {
         let same = points.iter().filter(|other| other.call.placement == point.call.placement);
-        let chosen = workload.algorithm(Algorithm::Auto, &point.call, ranks);
+        let chosen = workload.chosen(&point.call, ranks);
         let order = |other: &Point| (other.seconds, other.algorithm != chosen);
         let best = same.min_by(|a, b| {
             let ((a, other_than_a), (b, other_than_b)) = (order(a), order(b));
@@ -50,7 +50,7 @@ pub fn fastest(points: &[Point], workload: &Workload, ranks: usize) -> Option<Ca
     let spec = workload.operation.spec(call, 0, ranks);
     let all = workload.tuner.candidates(&spec).into_iter().map(|candidate| candidate.algorithm);
     let best = all.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
-    let chosen = workload.algorithm(Algorithm::Auto, call, ranks);
+    let chosen = workload.chosen(call, ranks);
     let algorithm = if time(chosen) <= ALIKE * time(best) { chosen } else { best };
     Case::of(&spec, &workload.tuner.seats, algorithm)
 }

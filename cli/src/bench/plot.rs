@@ -76,7 +76,7 @@ fn chosen(sizes: &[Vec<Point>], workload: &Workload, ranks: usize) -> Vec<(f64, 
     if !workload.compare {
         return Vec::new();
     }
-    let auto = |point: &&Point| workload.algorithm(Default::default(), &point.call, ranks) == point.algorithm;
+    let auto = |point: &&Point| workload.chosen(&point.call, ranks) == point.algorithm;
     sizes.iter().flatten().filter(auto).map(|point| at(point, workload, ranks)).filter(|point| point.1 > 0.0).collect()
 }
 

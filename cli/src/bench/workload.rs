@@ -145,9 +145,9 @@ impl Workload {
         }
     }
 
-    /// The algorithm that runs where that is asked for.
-    pub fn algorithm(&self, asked: Algorithm, call: &Call, ranks: usize) -> Algorithm {
-        self.tuner.choose(&self.operation.spec(call, 0, ranks), asked).unwrap_or(asked)
+    /// The algorithm that is chosen where none is asked for.
+    pub fn chosen(&self, call: &Call, ranks: usize) -> Algorithm {
+        self.tuner.choose(&self.operation.spec(call, 0, ranks), Algorithm::Auto).unwrap_or_default()
     }
 }
 
@@ -283,7 +283,7 @@ pub(super) mod tests {
         let workload = parsed("all-reduce").expect("it fits");
         let choice = |count| {
             let call = Call { dtype: DataType::F32, op: Some(ReduceOp::Sum), count, ..Call::default() };
-            workload.algorithm(Algorithm::Auto, &call, 4)
+            workload.chosen(&call, 4)
         };
         assert_ne!(choice(1), choice(1 << 20));
     }
