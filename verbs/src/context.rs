@@ -222,6 +222,10 @@ impl Context {
         cm::connect(&self.provider, peer, prepared, options)
     }
 
+    pub(crate) fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
     /// The software device, if it is that.
     #[cfg(test)]
     pub(crate) fn soft(&self) -> Option<&Arc<Node>> {

@@ -46,6 +46,7 @@ mod error;
 mod events;
 mod gpu;
 mod ibv;
+mod inquiry;
 mod memory;
 mod pd;
 mod qp;
@@ -75,6 +76,7 @@ pub use gpu::{
     Flush, FlushOptions, Gpu, GpuAttributes, GpuBuffer, GpuEvent, GpuHold, GpuRegion, GpuStage, RegistrationPath,
 };
 pub use ibv::{Library, LibraryError, library};
+pub use inquiry::Inquiry;
 pub use memory::{
     Bindable, Buffer, BytesRegion, DividedMemory, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local,
     MemoryPart, MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView,

@@ -12,7 +12,7 @@ use crate::ibv;
 use crate::memory::Local;
 use crate::pd::ProtectionDomain;
 use crate::qp::{CqHandle, DatagramQueuePair, OwnedQp, QpOptions, QueuePair, RecvRequest, SrqHandle};
-use crate::soft::{NetworkGid, SoftQp, Watch};
+use crate::soft::{Answer, NetworkGid, SoftQp, Watch};
 use crate::srq::SharedReceiveQueue;
 use crate::types::{Access, Mtu, QpState, QpType, Qpn};
 
@@ -216,6 +216,10 @@ impl Prepared {
 
     /// Connects to the peer at `address`: INIT to RTR to RTS. Does not wait for the peer to do the same. RC and UC.
     ///
+    /// The software device asks the peer's for its queue pair, where that is another process of this host, and is answered by
+    /// a thread of it: a process that is stopped (SIGSTOP) is waited for, 5 s at most. Whoever must not wait has an
+    /// [`Inquiry`](crate::Inquiry) ask before.
+    ///
     /// # Errors
     /// [`ConnectError`] if the peer is not there, is of another kind, or no wire leads there.
     pub fn connect(self, address: &QpAddress) -> Result<QueuePair, ConnectError> {
@@ -227,8 +231,7 @@ impl Prepared {
     /// # Errors
     /// As [`connect`](Prepared::connect).
     pub fn ready_to_receive(self, address: &QpAddress) -> Result<ReadyToReceive, ConnectError> {
-        self.qp.connect(address)?;
-        Ok(ReadyToReceive { qp: self.qp })
+        self.receive_from(address, None)
     }
 
     /// Brings a datagram queue pair to RTS. UD only.
@@ -250,6 +253,16 @@ impl Prepared {
     /// The queue pair, if it is one of the software device.
     pub(crate) fn soft(&self) -> Option<&Arc<SoftQp>> {
         self.qp.soft()
+    }
+
+    /// As [`ready_to_receive`](Prepared::ready_to_receive), with what the peer was asked before, if it was.
+    pub(crate) fn receive_from(
+        self,
+        address: &QpAddress,
+        found: Option<Answer>,
+    ) -> Result<ReadyToReceive, ConnectError> {
+        self.qp.connect(address, found)?;
+        Ok(ReadyToReceive { qp: self.qp })
     }
 
     /// The queue pair, if it is one of libibverbs.

@@ -1,9 +1,12 @@
 //! A datagram queue pair (UD) and the handles it sends to.
 
+use std::sync::Arc;
+
 use crate::QpAddress;
 use crate::error::{ConnectError, ModifyError, Rejected};
 use crate::memory::Local;
 use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, Target};
+use crate::soft;
 use crate::types::{QpState, Qpn};
 use crate::wc::Completion;
 
@@ -68,12 +71,23 @@ impl DatagramQueuePair {
     }
 
     /// A handle for sending datagrams to the queue pair at `peer`, by way of this queue pair's port, row of the GID table,
-    /// service level, traffic class and hop limit. Queue pairs of the same domain and port may send to it too.
+    /// service level, traffic class and hop limit. Queue pairs of the same domain and port may send to it too. It may wait as
+    /// [`connect`](crate::Prepared::connect) does.
     ///
     /// # Errors
     /// [`ConnectError`] if it is no datagram queue pair, or no wire leads there.
     pub fn address_handle(&self, peer: &QpAddress) -> Result<AddressHandle, ConnectError> {
-        Ok(AddressHandle { target: self.qp.target(peer)? })
+        self.handle(peer, None)
+    }
+
+    /// As [`address_handle`](DatagramQueuePair::address_handle), with what the peer was asked before, if it was.
+    pub(crate) fn handle(&self, peer: &QpAddress, found: Option<soft::Answer>) -> Result<AddressHandle, ConnectError> {
+        Ok(AddressHandle { target: self.qp.target(peer, found)? })
+    }
+
+    /// The queue pair, if it is one of the software device.
+    pub(crate) fn soft(&self) -> Option<&Arc<soft::SoftQp>> {
+        self.qp.soft()
     }
 
     /// Queue pair number.

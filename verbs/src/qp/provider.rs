@@ -176,10 +176,10 @@ impl OwnedQp {
         }
     }
 
-    /// Links to the peer: INIT to RTR.
-    pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
+    /// Links to the peer: INIT to RTR. `found`: what the peer was asked before, if it was.
+    pub(crate) fn connect(&self, address: &QpAddress, found: Option<soft::Answer>) -> Result<(), ConnectError> {
         match self {
-            OwnedQp::Soft(qp) => qp.connect(address),
+            OwnedQp::Soft(qp) => qp.connect(address, found),
             OwnedQp::Ibv(qp) => qp.connect(address),
         }
     }
@@ -200,10 +200,10 @@ impl OwnedQp {
         }
     }
 
-    /// The way that datagrams of this queue pair take to a peer.
-    pub(crate) fn target(&self, peer: &QpAddress) -> Result<Target, ConnectError> {
+    /// The way that datagrams of this queue pair take to a peer. `found`: what the peer was asked before, if it was.
+    pub(crate) fn target(&self, peer: &QpAddress, found: Option<soft::Answer>) -> Result<Target, ConnectError> {
         match self {
-            OwnedQp::Soft(qp) => qp.target(peer),
+            OwnedQp::Soft(qp) => qp.target(peer, found),
             OwnedQp::Ibv(qp) => Ok(Target::Ibv(qp.target(peer)?)),
         }
     }

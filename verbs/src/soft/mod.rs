@@ -2,6 +2,7 @@
 //! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
 mod arming;
+mod asking;
 mod at;
 mod barrier;
 mod bell;
@@ -56,6 +57,7 @@ mod withdrawal;
 
 use std::path::Path;
 
+pub(crate) use asking::{Answer, Ticket, Whom, ask};
 pub(crate) use bell::Bell;
 pub(crate) use channel::{Attached, Channel};
 pub(crate) use copy::device_copy;

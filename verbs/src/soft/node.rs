@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use super::asking::{Answer, Found, Seen, Whom};
 use super::control::{self, Control, Drained, Greeted, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
-use crate::address::{NodeId, SoftAddress};
+use crate::address::{NodeId, QpAddress, SoftAddress};
 use crate::aside;
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
@@ -20,18 +21,12 @@ pub(crate) struct Node {
     home: Arc<Home>,
     links: Mutex<HashMap<NodeId, Arc<Link>>>,
     control: Mutex<Option<Arc<Control>>>,
-    network: Mutex<Networking>,
+    /// Its part of the network, set once it is used.
+    network: OnceLock<Arc<Network>>,
+    /// Held while it is set up. When it could not be had, if it can not.
+    joining: Mutex<Option<Instant>>,
     /// What datagram senders of other processes may look at still.
     retired: Mutex<Vec<Retired>>,
-}
-
-/// The device's part of the network.
-#[derive(Default)]
-struct Networking {
-    /// Set once it is used.
-    open: Option<Arc<Network>>,
-    /// When it could not be had, if it can not.
-    refused: Option<Instant>,
 }
 
 /// Memory that peers may look at still, given back when dropped.
@@ -67,7 +62,8 @@ impl Node {
             home: home.clone(),
             links: Mutex::default(),
             control: Mutex::default(),
-            network: Mutex::default(),
+            network: OnceLock::new(),
+            joining: Mutex::default(),
             retired: Mutex::default(),
         });
         let handler: Arc<dyn Handler> = node.clone();
@@ -93,34 +89,41 @@ impl Node {
         &self.home
     }
 
-    /// True if the device at `address` is on this host, where shared memory leads to it.
-    pub(crate) fn is_here(&self, address: &SoftAddress) -> bool {
-        let host = self.home.host();
-        address.host == host.boot_id && address.namespace == host.namespace
+    /// True if the queue pair at `address` is on this host, where shared memory leads to it.
+    pub(crate) fn is_here(&self, address: &QpAddress) -> bool {
+        self.device_here(address).is_some()
     }
 
-    /// The device's part of the network, set up now if it was not used yet.
+    /// Its device, if that is on this host.
+    fn device_here<'a>(&self, address: &'a QpAddress) -> Option<&'a SoftAddress> {
+        let host = self.home.host();
+        let is_here = |soft: &&SoftAddress| soft.host == host.boot_id && soft.namespace == host.namespace;
+        address.soft.as_ref().filter(is_here)
+    }
+
+    /// The device's part of the network, set up now if it was not used yet: that takes long where a process that has a place at
+    /// the port is stopped in just the wrong moment.
     pub(crate) fn network(&self) -> Result<Arc<Network>, NetworkError> {
-        self.join(&mut lock(&self.network))
+        self.network.get().map_or_else(|| self.join(&mut lock(&self.joining)), |network| Ok(network.clone()))
     }
 
     /// As [`network`](Node::network), for one who can do without: `None` where it could not be had not long ago. Trying may
     /// take seconds.
     pub(crate) fn network_if_any(&self) -> Result<Option<Arc<Network>>, NetworkError> {
-        let mut networking = lock(&self.network);
-        if networking.refused.is_some_and(|at| at.elapsed() < REFUSED) {
+        let mut refused = lock(&self.joining);
+        if refused.is_some_and(|at| at.elapsed() < REFUSED) && self.network.get().is_none() {
             return Ok(None);
         }
-        self.join(&mut networking).map(Some)
+        self.join(&mut refused).map(Some)
     }
 
-    fn join(&self, networking: &mut Networking) -> Result<Arc<Network>, NetworkError> {
-        if let Some(network) = &networking.open {
+    fn join(&self, refused: &mut Option<Instant>) -> Result<Arc<Network>, NetworkError> {
+        if let Some(network) = self.network.get() {
             return Ok(network.clone());
         }
         let slot = self.home.slot().ok_or(NetworkError::Full { limit: SLOTS });
         let opened = slot.and_then(|slot| Network::open(&self.home, slot));
-        networking.refused = opened.is_err().then(Instant::now);
+        *refused = opened.is_err().then(Instant::now);
         let opened = opened?;
         let weak = Arc::downgrade(&opened);
         self.home.set_network(move || {
@@ -128,13 +131,38 @@ impl Node {
                 network.poll_before_a_look();
             }
         });
-        Ok(networking.open.insert(opened).clone())
+        Ok(self.network.get_or_init(|| opened).clone())
+    }
+
+    /// The way to the queue pair at `address`. Waits for the device of another process, some seconds at most.
+    pub(crate) fn find(&self, address: &QpAddress) -> Answer {
+        let Some(soft) = self.device_here(address) else {
+            return Ok(Found::Network(self.network()?));
+        };
+        let link = self.link_to(soft)?;
+        let (info, rope, filler) = link.query(address.qpn.0)?;
+        if info.who.qpn != address.qpn.0 || info.qp_type != address.qp_type {
+            return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
+        }
+        Ok(Found::Here(Box::new(Seen { link, info, rope, filler })))
+    }
+
+    /// Whom [`find`](Node::find) would wait for; `None` if it waits for nobody.
+    pub(crate) fn whom_to_ask(&self, address: &QpAddress) -> Option<Whom> {
+        match self.device_here(address) {
+            Some(soft) => (!lock(&NODES).contains_key(&soft.node)).then_some(Whom::Device(soft.node)),
+            None => self.neighbours(),
+        }
+    }
+
+    /// Whom [`network`](Node::network) would wait for; `None` once it is in use.
+    pub(crate) fn neighbours(&self) -> Option<Whom> {
+        self.network.get().is_none().then(|| Whom::Neighbours(self.home.id()))
     }
 
     /// Packets so far, counted.
     pub(crate) fn counters(&self) -> Vec<Counter> {
-        let network = lock(&self.network).open.clone();
-        let (packets, datagrams) = network.map_or_else(Default::default, |network| network.counters());
+        let (packets, datagrams) = self.network.get().map_or_else(Default::default, |network| network.counters());
         let counter = |(name, value): (&'static str, u64)| Counter { name: name.into(), value };
         packets.named().chain(datagrams.named()).map(counter).collect()
     }
@@ -272,7 +300,7 @@ mod tests {
     #[test]
     fn a_network_that_could_not_be_had_is_left_alone_for_a_while_unless_it_is_open() {
         let node = Node::open().unwrap();
-        lock(&node.network).refused = Some(Instant::now());
+        *lock(&node.joining) = Some(Instant::now());
         assert!(node.network_if_any().unwrap().is_none());
         let network = node.network().unwrap();
         let again = node.network_if_any().unwrap().expect("it is open");

@@ -10,6 +10,7 @@ use crate::QpAddress;
 use crate::address::NodeId;
 use crate::error::ConnectError;
 use crate::qp::Target;
+use crate::soft::asking::Answer;
 use crate::soft::bell::Rope;
 use crate::soft::block::Block;
 use crate::soft::control::Link;
@@ -115,6 +116,11 @@ impl SoftQp {
         self.spec.options.qp_type
     }
 
+    /// The device that it is of.
+    pub(crate) fn device(&self) -> NodeId {
+        self.home().id()
+    }
+
     pub(super) fn home(&self) -> &Arc<Home> {
         self.spec.node.home()
     }
@@ -164,11 +170,13 @@ impl SoftQp {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// The way that datagrams take to a peer.
-    pub(crate) fn target(&self, peer: &QpAddress) -> Result<Target, ConnectError> {
-        match peer.soft.as_ref().filter(|soft| self.spec.node.is_here(soft)) {
-            Some(_) => Ok(Target::Soft(Arc::new(resolve(&self.spec.node, self.spec.domain, peer)?))),
-            None => Ok(Target::Network(Arc::new(self.network_target(peer)?))),
+    /// The way that datagrams take to a peer. `found`: what the peer was asked before, if it was.
+    pub(crate) fn target(&self, peer: &QpAddress, found: Option<Answer>) -> Result<Target, ConnectError> {
+        if self.spec.node.is_here(peer) {
+            let target = resolve(&self.spec.node, self.spec.domain, peer, found)?;
+            Ok(Target::Soft(Arc::new(target)))
+        } else {
+            Ok(Target::Network(Arc::new(self.network_target(peer, found)?)))
         }
     }
 

@@ -15,6 +15,7 @@ use crate::error::ConnectError;
 use crate::events::AsyncEvent;
 use crate::qp::RNR_FOREVER;
 use crate::soft::MAX_READS;
+use crate::soft::asking::Answer;
 use crate::soft::control::Link;
 use crate::soft::host::Host;
 use crate::soft::peer::PeerView;
@@ -25,8 +26,12 @@ use crate::types::{Mtu, QpType};
 
 impl SoftQp {
     /// Puts a connection to `address` on the network.
-    pub(super) fn connect_by_network(self: &Arc<Self>, address: &QpAddress) -> Result<(), ConnectError> {
-        let (place, route, mtu, network) = self.way_to(address)?;
+    pub(super) fn connect_by_network(
+        self: &Arc<Self>,
+        address: &QpAddress,
+        found: Option<Answer>,
+    ) -> Result<(), ConnectError> {
+        let (place, route, mtu, network) = self.way_to(address, found)?;
         let on = OnNetwork::new(network, place, Some((address.qpn, route)), mtu);
         self.attach(on, self.connection(self.reliable(address, mtu), route))
     }
@@ -94,12 +99,16 @@ impl SoftQp {
     }
 
     /// Where datagrams to `address` go over the network.
-    pub(super) fn network_target(&self, address: &QpAddress) -> Result<NetworkTarget, ConnectError> {
+    pub(super) fn network_target(
+        &self,
+        address: &QpAddress,
+        found: Option<Answer>,
+    ) -> Result<NetworkTarget, ConnectError> {
         let (ours, theirs) = (self.spec.options.qp_type, address.qp_type);
         if theirs != QpType::Ud || ours != QpType::Ud {
             return Err(ConnectError::TypeMismatch { ours: QpType::Ud, theirs });
         }
-        let (_, route, _, network) = self.way_to(address)?;
+        let (_, route, _, network) = self.way_to(address, found)?;
         if self.network().is_none() {
             return Err(ConnectError::NoRoute {
                 why: "the network could not be had when the queue pair was activated, and can be now: make another",
@@ -110,7 +119,11 @@ impl SoftQp {
     }
 
     /// Where this side is, the way to a queue pair, and the longest payload of a packet on it.
-    fn way_to(&self, address: &QpAddress) -> Result<(NetworkGid, Route, Mtu, Arc<Network>), ConnectError> {
+    fn way_to(
+        &self,
+        address: &QpAddress,
+        found: Option<Answer>,
+    ) -> Result<(NetworkGid, Route, Mtu, Arc<Network>), ConnectError> {
         let place = self.place.clone().ok_or(OFF_THE_NETWORK)?;
         let (ours, theirs) = (place.interface.address, address.gid.ip());
         if Host::is_shared_memory(address) || address.gid == self.home().host().gid() || theirs.is_unspecified() {
@@ -119,7 +132,7 @@ impl SoftQp {
         let addresses = Addresses::new(ours, theirs).ok_or(ConnectError::NoRoute {
             why: "one side has an IPv4 address and the other one of IPv6; choose the same kind by gid_index",
         })?;
-        let network = self.spec.node.network()?;
+        let network = found.unwrap_or_else(|| self.spec.node.find(address))?.network()?;
         let source_port = network.source_port(&addresses, address.qpn);
         let route = self.route(addresses, source_port);
         Ok((place, route, self.mtu.min(address.mtu), network))

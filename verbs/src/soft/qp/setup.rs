@@ -11,6 +11,7 @@ use crate::QpAddress;
 use crate::device::preferred_gid;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::qp::check;
+use crate::soft::asking::{Answer, Seen};
 use crate::soft::at::At;
 use crate::soft::block::Block;
 use crate::soft::cq_shared::{Entry, Seat};
@@ -115,22 +116,19 @@ impl SoftQp {
         Ok(qp)
     }
 
-    /// Links to the peer and goes to RTR.
-    pub(crate) fn connect(self: &Arc<Self>, address: &QpAddress) -> Result<(), ConnectError> {
+    /// Links to the peer and goes to RTR. `found`: what the peer was asked before, if it was.
+    pub(crate) fn connect(self: &Arc<Self>, address: &QpAddress, found: Option<Answer>) -> Result<(), ConnectError> {
         let (ours, theirs) = (self.spec.options.qp_type, address.qp_type);
         if ours != theirs || ours == QpType::Ud {
             return Err(ConnectError::TypeMismatch { ours, theirs });
         }
         check(ours, self.state(), QpState::Rtr)?;
-        let Some(soft) = address.soft.as_ref().filter(|soft| self.spec.node.is_here(soft)) else {
-            self.connect_by_network(address)?;
+        if !self.spec.node.is_here(address) {
+            self.connect_by_network(address, found)?;
             return Ok(self.modify(QpState::Rtr)?);
-        };
-        let link = self.spec.node.link_to(soft)?;
-        let (info, rope, filler) = link.query(address.qpn.0)?;
-        if info.who.qpn != address.qpn.0 || info.qp_type != theirs {
-            return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
         }
+        let found = found.unwrap_or_else(|| self.spec.node.find(address))?;
+        let Seen { link, info, rope, filler } = found.here()?;
         let view = PeerView::new(link.clone(), Some(self.who), &info, rope, filler)?;
         let public = NonNull::from(view.public());
         self.public().peer.store(info.who.word(), Ordering::Release);
