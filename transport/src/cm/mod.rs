@@ -4,6 +4,7 @@
 //! `channel`, `dial` and what they use decide, without I/O; `sockets` is the driver around them.
 
 mod address;
+mod alarm;
 mod backoff;
 mod carrier;
 mod channel;
@@ -20,7 +21,7 @@ mod socket_map;
 mod sockets;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timers;
 mod turns;
 

@@ -3,11 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::Waker;
 use std::thread;
-
-use mio::{Registry, Token, Waker};
 
 /// Names that are looked up, and who wants to know. Each name once at a time, however many want it.
 #[derive(Debug)]
@@ -18,8 +16,8 @@ pub(super) struct Names<T> {
     queue: VecDeque<Box<str>>,
     /// Threads that look.
     looking: usize,
-    /// Made with the first name: many a worker never sees one.
-    waker: Option<Arc<Waker>>,
+    /// Told of answers.
+    waker: Waker,
     answers: (Sender<Answer>, Receiver<Answer>),
 }
 
@@ -30,27 +28,23 @@ pub(super) type Found<T> = (T, io::Result<Vec<SocketAddr>>);
 
 impl<T> Names<T> {
     /// With the system's resolver.
-    pub(super) fn new() -> Self {
-        Names::with(|host| Ok((host, 0).to_socket_addrs()?.collect()))
+    pub(super) fn new(waker: &Waker) -> Self {
+        Names::with(|host| Ok((host, 0).to_socket_addrs()?.collect()), waker)
     }
 
-    pub(super) fn with(look: fn(&str) -> io::Result<Vec<SocketAddr>>) -> Self {
-        Names { look, wanted: HashMap::new(), queue: VecDeque::new(), looking: 0, waker: None, answers: channel() }
+    pub(super) fn with(look: fn(&str) -> io::Result<Vec<SocketAddr>>, waker: &Waker) -> Self {
+        let waker = waker.clone();
+        Names { look, wanted: HashMap::new(), queue: VecDeque::new(), looking: 0, waker, answers: channel() }
     }
 
-    /// Looks up `host` for `who`. The answer is announced by an event of `token`, and then in [`answers`](Names::answers).
-    pub(super) fn look_up(&mut self, host: &str, who: T, registry: &Registry, token: Token) -> io::Result<()> {
-        if self.waker.is_none() {
-            self.waker = Some(Arc::new(Waker::new(registry, token)?));
-        }
+    /// Looks up `host` for `who`. The waker is woken with the answer, which is in [`answers`](Names::answers) then.
+    pub(super) fn look_up(&mut self, host: &str, who: T) {
         if let Some(others) = self.wanted.get_mut(host) {
-            others.push(who);
-            return Ok(());
+            return others.push(who);
         }
         self.wanted.insert(host.into(), vec![who]);
         self.queue.push_back(host.into());
         self.start_threads();
-        Ok(())
     }
 
     /// What was found since the last time.
@@ -73,17 +67,16 @@ impl<T> Names<T> {
     fn start_threads(&mut self) {
         while self.looking < THREADS
             && let Some(host) = self.queue.pop_front()
-            && let Some(waker) = self.waker.clone()
         {
             self.looking += 1;
             let (look, tell) = (self.look, self.answers.0.clone());
-            let (name, back, awake) = (host.clone(), tell.clone(), Arc::clone(&waker));
+            let (name, back, awake) = (host.clone(), tell.clone(), self.waker.clone());
             let thread = thread::Builder::new().name("qpair-names".into()).spawn(move || {
                 let answer = look(&name);
                 announce(&back, &awake, (name, answer));
             });
             if let Err(error) = thread {
-                announce(&tell, &waker, (host, Err(error)));
+                announce(&tell, &self.waker, (host, Err(error)));
             }
         }
     }
@@ -91,10 +84,8 @@ impl<T> Names<T> {
 
 /// Whoever asked may be gone.
 fn announce(tell: &Sender<Answer>, waker: &Waker, answer: Answer) {
-    if tell.send(answer).is_ok()
-        && let Err(error) = waker.wake()
-    {
-        tracing::warn!(%error, "could not announce an address; it is found when the sockets are polled next");
+    if tell.send(answer).is_ok() {
+        waker.wake_by_ref();
     }
 }
 
@@ -105,9 +96,10 @@ const THREADS: usize = 8;
 mod tests {
     use std::time::{Duration, Instant};
 
-    use mio::{Events, Poll};
+    use mio::{Events, Poll, Token};
 
     use super::*;
+    use crate::cm::alarm::alarm;
 
     fn look(host: &str) -> io::Result<Vec<SocketAddr>> {
         match host {
@@ -120,11 +112,11 @@ mod tests {
     fn everybody_who_asks_is_answered_and_woken() {
         const TOKEN: Token = Token(7);
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(8));
-        let mut names = Names::with(look);
+        let mut names = Names::with(look, &alarm(poll.registry(), TOKEN).unwrap());
         let mut asked = 0;
         for round in 0..10 {
             for host in ["here".to_owned(), "nobody".to_owned(), format!("nobody {round}")] {
-                names.look_up(&host, (asked, host.clone()), poll.registry(), TOKEN).unwrap();
+                names.look_up(&host, (asked, host.clone()));
                 asked += 1;
             }
         }

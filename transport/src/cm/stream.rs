@@ -58,6 +58,11 @@ impl Stream {
         self.channel.shrink();
     }
 
+    /// Writes what waits. That it can not is found out when something is read next.
+    pub(super) fn write_on(&mut self) {
+        let _ = self.flush();
+    }
+
     /// Writes what waits, reads what is there, and hands to `f` what the peer has said by it. What came before the peer hung
     /// up counts, whether or not this side could write. No peer makes this long: more than is due is not taken, each message
     /// has a greatest length, and of those that are always due only so many are heard at once. Of a peer that has no room

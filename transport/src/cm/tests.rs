@@ -50,14 +50,14 @@ fn incoming(sockets: &mut Sockets) -> SocketId {
     }
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
-fn record(message: &Message) -> Vec<u8> {
+pub(crate) fn record(message: &Message) -> Vec<u8> {
     let contents = message.encode();
     [&(contents.len() as u16).to_le_bytes()[..], &contents].concat()
 }
@@ -67,12 +67,12 @@ fn first_words() -> Vec<u8> {
     [&preface()[..], &record(&Message::Hello(hello()))].concat()
 }
 
-fn preface() -> Vec<u8> {
+pub(crate) fn preface() -> Vec<u8> {
     Preface::ours(false).encode().to_vec()
 }
 
 /// The next record of what a peer reads.
-fn read_record(stream: &mut TcpStream) -> Message {
+pub(crate) fn read_record(stream: &mut TcpStream) -> Message {
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();
     let mut contents = vec![0; usize::from(u16::from_le_bytes(len))];
@@ -80,7 +80,7 @@ fn read_record(stream: &mut TcpStream) -> Message {
     Message::decode(&contents).unwrap()
 }
 
-fn read_preface(stream: &mut TcpStream) -> Preface {
+pub(crate) fn read_preface(stream: &mut TcpStream) -> Preface {
     let mut bytes = [0; preface::PREFACE_BYTES];
     stream.read_exact(&mut bytes).unwrap();
     Preface::decode(&bytes).unwrap().unwrap()

@@ -16,12 +16,12 @@ use super::ids::{EndpointId, ListenerId};
 use super::memory::{EagerSlabs, InUse, Payload, Target};
 use super::ops::StreamCounts;
 use super::rails::Lanes;
-use super::recovery::{Recovery, Repeats, Trial};
+use super::recovery::{Recovery, Renewed, Repeats, Trial};
 use super::seen::{History, Note, Traffic};
 use super::staging::PieceKey;
 use super::watch::Watch;
 use super::work_id::{Job, wr_id};
-use crate::cm::{Renewal, SocketId};
+use crate::cm::SocketId;
 use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, RESERVED_SLOTS, RemoteMemory, Shares, Threshold};
 
 /// One end of a connection. What every message touches stands first.
@@ -94,7 +94,7 @@ pub(crate) struct Endpoint {
     /// What goes out again over another queue pair.
     pub(crate) repeats: Repeats,
     /// What the peer said of its other queue pair, until it is connected to.
-    pub(crate) renewal: Option<Box<Renewal>>,
+    pub(crate) renewal: Option<Box<Renewed>>,
     /// What the end of the connection cut off, and is not taken back from the peer yet.
     pub(crate) cut: Vec<Exposed<Carried>>,
     pub(crate) history: History,

@@ -3,13 +3,14 @@
 use std::mem;
 use std::net::SocketAddr;
 
-use qpair_verbs::{PostError, Prepared, QpState, QueuePair};
+use qpair_verbs::{Inquiry, PostError, Prepared, QpState, QueuePair};
 
 use super::Worker;
 use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::{CloseReason, ConnectError, ConnectFailure, Lost, ResourceError};
 use super::event::Event;
 use super::ids::{EndpointId, ListenerId};
+use super::recovery::Renewed;
 use super::seen::Note;
 use super::setup::{epoch, terms};
 use crate::cm::{CallError, Features, HandshakeError, Hello, Message, Notice, PeerAddress, SocketId, StreamEnd};
@@ -57,22 +58,23 @@ impl Worker {
 
     /// Something that the sockets noticed.
     pub(super) fn notice(&mut self, notice: Notice) {
+        let Some(notice) = self.held.pass(notice) else { return };
         match notice {
             Notice::Incoming { socket, listener, peer } => {
                 let stranger = Stranger { socket, listener: ListenerId(listener), peer };
                 self.parties.insert(socket, Party::Stranger(stranger));
             }
             Notice::Greeted { socket, peer } => self.greet(socket, peer),
-            Notice::Message { socket, message } => self.message(socket, message),
+            Notice::Message { socket, message } => self.hear(socket, message),
             Notice::Ended { socket, end } => self.ended(socket, end),
             Notice::TimedOut { socket } => self.timed_out(socket),
         }
     }
 
-    /// A message that is due: the sockets let no other through.
-    fn message(&mut self, socket: SocketId, message: Message) {
+    /// A message that is due: the sockets let no other through. Those whose queue pairs it names have answered.
+    pub(super) fn message(&mut self, socket: SocketId, message: Message, inquiry: Inquiry) {
         let ep = match (self.parties.get(socket), &message) {
-            (Some(&Party::Stranger(stranger)), Message::Hello(hello)) => return self.accept(stranger, hello),
+            (Some(&Party::Stranger(stranger)), Message::Hello(hello)) => return self.accept(stranger, hello, &inquiry),
             (Some(&Party::Endpoint(ep)), _) => ep,
             _ => return,
         };
@@ -80,7 +82,7 @@ impl Worker {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         let address = endpoint.peer;
         match (&endpoint.stage, message) {
-            (Stage::Greeting(_), Message::Accept(hello)) => self.connected(index, &hello),
+            (Stage::Greeting(_), Message::Accept(hello)) => self.connected(index, &hello, &inquiry),
             (Stage::Greeting(_), Message::Reject(reason)) => {
                 let failure = ConnectFailure::Rejected { address, reason: reason.into() };
                 self.fail(index, failure.into());
@@ -91,10 +93,10 @@ impl Worker {
             }
             (Stage::Recovering(_), Message::Ready) => self.recovered(index),
             (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Renew(renewal)) => {
-                self.peer_renews(index, renewal);
+                self.peer_renews(index, Box::new(Renewed { renewal: *renewal, inquiry }));
             }
             (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Rail(word)) => {
-                self.heard_of_rail(index, word)
+                self.heard_of_rail(index, word, &inquiry);
             }
             // It hangs up now, and that breaks nothing.
             (Stage::Up | Stage::Recovering(_), Message::Farewell) => endpoint.parted = true,
@@ -149,8 +151,8 @@ impl Worker {
     }
 
     /// A peer said hello: connects to it and answers.
-    fn accept(&mut self, stranger: Stranger, theirs: &Hello) {
-        match self.half_open(stranger, theirs) {
+    fn accept(&mut self, stranger: Stranger, theirs: &Hello, inquiry: &Inquiry) {
+        match self.half_open(stranger, theirs, inquiry) {
             Ok(answer) => self.sockets.send(stranger.socket, &Message::Accept(answer)),
             Err(failure) => {
                 let error = match failure {
@@ -168,9 +170,9 @@ impl Worker {
         }
     }
 
-    fn half_open(&mut self, stranger: Stranger, theirs: &Hello) -> Result<Hello, ConnectFailure> {
+    fn half_open(&mut self, stranger: Stranger, theirs: &Hello, inquiry: &Inquiry) -> Result<Hello, ConnectFailure> {
         if theirs.datagram.is_some() {
-            return self.half_open_line(stranger, theirs);
+            return self.half_open_line(stranger, theirs, inquiry);
         }
         let resources = |error| ConnectFailure::Resources(Box::new(error));
         if self.endpoints.len() - self.lines >= self.config.endpoints {
@@ -184,14 +186,14 @@ impl Worker {
         answer.path_mtu = Some(answer.address.mtu.min(theirs.address.mtu));
         let checked = answer.check_fabric(theirs).map_err(|error| ConnectFailure::Handshake { address: peer, error });
         let connected = checked.and_then(|()| {
-            prepared.connect(&theirs.address).map_err(|error| ConnectFailure::QueuePair(Box::new(error)))
+            inquiry.connect(prepared, &theirs.address).map_err(|error| ConnectFailure::QueuePair(Box::new(error)))
         });
         let qp = connected.inspect_err(|_| self.unprepare())?;
         let mut lanes = self.prepare_rails(theirs.rails.len(), false);
         if let Some(lanes) = &mut lanes {
             answer.rails = lanes.addresses();
             lanes.agree((answer.message_rails, answer.home_rails), (theirs.message_rails, theirs.home()));
-            self.connect_rails(lanes, &theirs.rails);
+            self.connect_rails(lanes, &theirs.rails, inquiry);
             lanes.keep_made(&mut answer.rails);
         }
         let recovers = answer.features.has(Features::RECOVERY) && theirs.features.has(Features::RECOVERY);
@@ -207,7 +209,12 @@ impl Worker {
     }
 
     /// As [`half_open`](Worker::half_open), over datagrams.
-    fn half_open_line(&mut self, stranger: Stranger, theirs: &Hello) -> Result<Hello, ConnectFailure> {
+    fn half_open_line(
+        &mut self,
+        stranger: Stranger,
+        theirs: &Hello,
+        inquiry: &Inquiry,
+    ) -> Result<Hello, ConnectFailure> {
         let resources = |error| ConnectFailure::Resources(Box::new(error));
         if !self.has_room_for_line() {
             let limit = self.config.datagram_endpoints;
@@ -221,7 +228,7 @@ impl Worker {
         let mut answer = self.datagram_hello(ep, &line, epoch).ok_or_else(gone)?;
         answer.path_mtu = Some(answer.address.mtu.min(theirs.address.mtu));
         answer.check_fabric(theirs).map_err(|error| ConnectFailure::Handshake { address: peer, error })?;
-        let (way, limit) = self.way_of_line(peer, theirs)?;
+        let (way, limit) = self.way_of_line(peer, theirs, inquiry)?;
         threshold.lower_limit(limit);
         let id = self.take_in(stranger, theirs, self.link(epoch, self.config.window), threshold);
         self.lines += 1;
@@ -257,7 +264,7 @@ impl Worker {
     }
 
     /// The peer is connected to this side: connects to it, and says so.
-    fn connected(&mut self, index: usize, theirs: &Hello) {
+    fn connected(&mut self, index: usize, theirs: &Hello, inquiry: &Inquiry) {
         let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, socket, address, epoch) = (endpoint.id, endpoint.socket, endpoint.peer, endpoint.link.epoch());
@@ -268,8 +275,10 @@ impl Worker {
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
         }
         let connected = match prepared {
-            Some(prepared) => prepared.connect(&theirs.address).map(Some).map_err(|error| Box::new(error).into()),
-            None => self.connect_line(index, theirs).map(|()| None),
+            Some(prepared) => {
+                inquiry.connect(prepared, &theirs.address).map(Some).map_err(|error| Box::new(error).into())
+            }
+            None => self.connect_line(index, theirs, inquiry).map(|()| None),
         };
         match connected {
             Ok(qp) => {
@@ -287,7 +296,7 @@ impl Worker {
                     Some(qp) => self.endpoints.attach(index, qp, &terms(theirs), now),
                     None => self.endpoints.open(index, &terms(theirs), now),
                 }
-                self.rails_answered(index, theirs);
+                self.rails_answered(index, theirs, inquiry);
                 if let Some(socket) = socket {
                     self.sockets.send(socket, &Message::Ready);
                     self.sockets.settle(socket);

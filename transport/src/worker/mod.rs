@@ -13,6 +13,7 @@ mod endpoints;
 mod error;
 mod event;
 mod handshake;
+mod held;
 mod ids;
 mod leaving;
 mod listen;
@@ -68,6 +69,7 @@ use delivery::Body;
 use ending::Withheld;
 use endpoints::Endpoints;
 use handshake::Party;
+use held::Held;
 use memory::{EagerSlabs, Pool, Registrations, Target};
 use near::Placed;
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
@@ -127,6 +129,7 @@ pub struct Worker {
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<(EndpointId, QueuePair)>,
     sockets: Sockets,
+    held: Held,
     /// Whose each stream is.
     parties: SocketMap<Party>,
     fabric: Fabric,
@@ -251,6 +254,7 @@ impl Worker {
             starved: VecDeque::new(),
             parting: Vec::new(),
             sockets,
+            held: Held::default(),
             parties: SocketMap::default(),
             fabric,
             rails,

@@ -23,10 +23,10 @@ pub enum Armed {
 }
 
 impl Worker {
-    /// The next event, if there is one. Does not allocate once connections and memory are warm, and does not block, but for one
-    /// case: on the software device the handshake with a process of this host asks that for its queue pair, and one that is
-    /// stopped (SIGSTOP) in just that moment keeps the call for up to 5 s. Short messages into memory of a GPU that is not registered
-    /// are there when it returns, so that it takes as long as that GPU does for a copy.
+    /// The next event, if there is one. Does not allocate once connections and memory are warm, and does not block:
+    /// where a handshake needs an answer of another process of the host, which may be stopped, others go on meanwhile. Short
+    /// messages into memory of a GPU that is not registered are there when it returns, so that it takes as long as that GPU does
+    /// for a copy.
     ///
     /// # Errors
     /// [`WorkerError`] if the completion queue failed, or the system refuses to poll the sockets.

@@ -75,6 +75,7 @@ impl Worker {
         self.pace.serviced = now;
         // What peers have said counts, however late this side comes to read it.
         self.see_to_notices();
+        self.look_at_held(now);
         self.sockets.expire(now);
         self.see_to_notices();
         if self.rails.count() > 0 {

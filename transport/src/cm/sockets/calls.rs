@@ -9,7 +9,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry};
 
 use super::lines::YOUNG;
-use super::{NAMES, Of, Role, SocketId, Sockets, State};
+use super::{Of, Role, SocketId, Sockets, State};
 use crate::cm::address::{Manager, PeerAddress};
 use crate::cm::carrier::Carrier;
 use crate::cm::channel::{Channel, Side};
@@ -74,11 +74,7 @@ impl Sockets {
         let id = self.insert_line(State::Calling { attempts: Vec::new() }, Some(Box::new(dial)), by);
         match host {
             None => self.follow(id, Step::Queue, now),
-            Some(host) => {
-                if let Err(error) = self.names.look_up(&host, id, self.poll.registry(), NAMES) {
-                    self.found(id, Err(error), now);
-                }
-            }
+            Some(host) => self.names.look_up(&host, id),
         }
         id
     }
@@ -86,7 +82,7 @@ impl Sockets {
     /// Takes another resolver than the system's.
     #[cfg(test)]
     pub(in crate::cm) fn resolve_with(&mut self, look: fn(&str) -> io::Result<Vec<SocketAddr>>) {
-        self.names = crate::cm::names::Names::with(look);
+        self.names = crate::cm::names::Names::with(look, &self.waker);
     }
 
     /// Names were looked up.

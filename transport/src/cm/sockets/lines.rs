@@ -20,6 +20,8 @@ pub(super) struct Line {
     pub(super) dial: Option<Box<Dial>>,
     /// Whose streams a call asks for.
     pub(super) by: Manager,
+    /// Nothing is read of it: what came last is not dealt with yet.
+    is_held: bool,
     /// What the timers have of it.
     due: Duration,
     /// It has one of the places of calls under way, and may keep it until then.
@@ -106,6 +108,24 @@ impl Sockets {
         }
     }
 
+    /// Reads nothing more of a stream until it is [released](Sockets::release), so that what its peer says waits with the peer.
+    pub(crate) fn hold(&mut self, id: SocketId, now: Duration) {
+        if let Some(line) = self.get(id)
+            && !mem::replace(&mut line.is_held, true)
+        {
+            self.held += 1;
+            self.brisk = now.saturating_add(YOUNG);
+        }
+    }
+
+    /// Reads on.
+    pub(crate) fn release(&mut self, id: SocketId, now: Duration) {
+        if self.get(id).is_some_and(|line| mem::take(&mut line.is_held)) {
+            self.held -= 1;
+            self.ready(id.key, now);
+        }
+    }
+
     /// Says farewell, and closes a stream without a notice.
     pub(crate) fn part(&mut self, id: SocketId) {
         if let Some(stream) = self.stream(id) {
@@ -125,6 +145,7 @@ impl Sockets {
         let Some(line) = self.lines.try_remove(id.key) else { return };
         self.timers.set(id.key, line.due, Duration::MAX);
         self.discount(line.role());
+        self.held -= usize::from(line.is_held);
         match line.state {
             State::Calling { attempts } => self.drop_attempts(attempts),
             State::Talking { stream, .. } => self.drop_stream(*stream),
@@ -148,7 +169,7 @@ impl Sockets {
 
     pub(super) fn insert_line(&mut self, state: State, dial: Option<Box<Dial>>, by: Manager) -> SocketId {
         let serial = self.next_serial();
-        let key = self.lines.insert(Line { serial, state, dial, by, due: Duration::MAX, place: None });
+        let key = self.lines.insert(Line { serial, state, dial, by, is_held: false, due: Duration::MAX, place: None });
         let id = SocketId { key, serial };
         self.schedule(id);
         id
@@ -176,7 +197,12 @@ impl Sockets {
     pub(super) fn ready(&mut self, key: usize, now: Duration) {
         let Some(socket) = self.id_of(key) else { return };
         let (lines, notices) = (&mut self.lines, &mut self.notices);
-        let Some(Line { state: State::Talking { stream, role, .. }, dial, .. }) = lines.get_mut(key) else { return };
+        let Some(Line { state: State::Talking { stream, role, .. }, dial, is_held, .. }) = lines.get_mut(key) else {
+            return;
+        };
+        if *is_held {
+            return stream.write_on();
+        }
         let mut busy = None;
         let progress = stream.progress(|heard| match heard {
             Heard::Message(message) => notices.push(Notice::Message { socket, message }),

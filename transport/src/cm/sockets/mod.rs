@@ -9,6 +9,7 @@ mod rdma;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::task::Waker;
 use std::time::Duration;
 
 use mio::event::Source;
@@ -17,6 +18,7 @@ use qpair_verbs::Context;
 use slab::Slab;
 use zeroize::Zeroizing;
 
+use super::alarm::alarm;
 use super::channel::Secret;
 use super::keepalive::Keepalive;
 use super::key::ClusterKey;
@@ -77,11 +79,15 @@ pub(crate) struct Sockets {
     timers: Timers,
     turns: Turns<SocketId>,
     names: Names<SocketId>,
+    /// Ends a sleep: what was asked elsewhere is answered.
+    waker: Waker,
     notices: Vec<Notice>,
     /// Peers that connected and have not said hello.
     strangers: usize,
     /// Other handshakes under way.
     handshakes: usize,
+    /// Streams of which nothing is read now.
+    held: usize,
     /// Until then, handshakes under way are young.
     brisk: Duration,
     settings: Settings,
@@ -104,14 +110,14 @@ pub(crate) enum Notice {
     TimedOut { socket: SocketId },
 }
 
-/// The token of the completion channel, and of names that were looked up. Of the others, see [`Of`].
+/// The token of the completion channel, and of what other threads have found out. Of the others, see [`Of`].
 const CHANNEL: Token = Token(0);
-const NAMES: Token = Token(1);
+const ANSWERS: Token = Token(1);
 
 /// What an event is about.
 enum Of {
     Nothing,
-    Names,
+    Answers,
     /// A listener by its number.
     Listener(u32),
     /// A stream by its key.
@@ -120,11 +126,24 @@ enum Of {
     Attempt(usize),
 }
 
+impl Notice {
+    /// Of which stream it is.
+    pub(crate) fn socket(&self) -> SocketId {
+        match *self {
+            Notice::Incoming { socket, .. }
+            | Notice::Greeted { socket, .. }
+            | Notice::Message { socket, .. }
+            | Notice::Ended { socket, .. }
+            | Notice::TimedOut { socket } => socket,
+        }
+    }
+}
+
 impl Of {
     fn token(&self) -> Token {
         match *self {
             Of::Nothing => CHANNEL,
-            Of::Names => NAMES,
+            Of::Answers => ANSWERS,
             Of::Listener(id) => Token(2 + 3 * id as usize),
             Of::Line(key) => Token(3 + 3 * key),
             Of::Attempt(key) => Token(4 + 3 * key),
@@ -133,7 +152,7 @@ impl Of {
 
     fn from_token(token: Token) -> Of {
         let Some(number) = token.0.checked_sub(2) else {
-            return if token == NAMES { Of::Names } else { Of::Nothing };
+            return if token == ANSWERS { Of::Answers } else { Of::Nothing };
         };
         match number % 3 {
             0 => Of::Listener((number / 3) as u32),
@@ -146,8 +165,10 @@ impl Of {
 impl Sockets {
     /// Streams by rdma_cm are on the device of `context`.
     pub(crate) fn new(settings: Settings, context: &Context) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = alarm(poll.registry(), ANSWERS)?;
         Ok(Sockets {
-            poll: Poll::new()?,
+            poll,
             events: Events::with_capacity(EVENTS),
             tokens: Vec::with_capacity(EVENTS),
             listeners: Vec::new(),
@@ -156,14 +177,21 @@ impl Sockets {
             rdma: RdmaStreams::new(context),
             timers: Timers::default(),
             turns: Turns::new(CALLS),
-            names: Names::new(),
+            names: Names::new(&waker),
+            waker,
             notices: Vec::new(),
             strangers: 0,
             handshakes: 0,
+            held: 0,
             brisk: Duration::ZERO,
             settings,
             serial: 0,
         })
+    }
+
+    /// Ends a sleep, for whoever is asked by this thread.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Readable while there is something to poll for.
@@ -179,7 +207,7 @@ impl Sockets {
     /// True while a handshake is under way that began not long ago: its next step is worth looking for often.
     #[inline]
     pub(crate) fn is_brisk(&self, now: Duration) -> bool {
-        self.handshakes > 0 && now < self.brisk
+        self.handshakes + self.held > 0 && now < self.brisk
     }
 
     /// True if [`poll`](Sockets::poll) has something to do that no event tells of.
@@ -204,7 +232,7 @@ impl Sockets {
         for token in tokens.drain(..) {
             match Of::from_token(token) {
                 Of::Nothing => {}
-                Of::Names => self.take_names(now),
+                Of::Answers => self.take_names(now),
                 Of::Listener(id) => {
                     let ready = self.listeners.iter_mut().find(|listener| listener.id == id);
                     ready.into_iter().for_each(|listener| listener.again = true);

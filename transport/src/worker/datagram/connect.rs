@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use qpair_verbs::{PostError, QpState};
+use qpair_verbs::{Inquiry, PostError, QpState};
 
 use super::line::{Line, To};
 use super::queue::Datagrams;
@@ -99,19 +99,26 @@ impl Worker {
         &self,
         peer: SocketAddr,
         theirs: &Hello,
+        inquiry: &Inquiry,
     ) -> Result<(To, usize), ConnectFailure> {
         let handshake = |error| ConnectFailure::Handshake { address: peer, error };
         let terms = theirs.datagram.ok_or(handshake(HandshakeError::NoDatagrams))?;
         let gone = || ConnectFailure::Resources(Box::new(PostError::State(QpState::Err).into()));
         let datagrams = self.datagrams.as_ref().ok_or_else(gone)?;
-        let to = datagrams.to(&theirs.address, terms).map_err(|error| ConnectFailure::QueuePair(Box::new(error)))?;
+        let to = datagrams.to(&theirs.address, terms, inquiry);
+        let to = to.map_err(|error| ConnectFailure::QueuePair(Box::new(error)))?;
         Ok((to, datagrams.longest(theirs.address.mtu.bytes() as usize).min(theirs.eager_limit as usize)))
     }
 
     /// The peer's hello is there: packets can go to it.
-    pub(in crate::worker) fn connect_line(&mut self, index: usize, theirs: &Hello) -> Result<(), ConnectFailure> {
+    pub(in crate::worker) fn connect_line(
+        &mut self,
+        index: usize,
+        theirs: &Hello,
+        inquiry: &Inquiry,
+    ) -> Result<(), ConnectFailure> {
         let Some(peer) = self.endpoints.at(index).map(|endpoint| endpoint.peer) else { return Ok(()) };
-        let (to, limit) = self.way_of_line(peer, theirs)?;
+        let (to, limit) = self.way_of_line(peer, theirs, inquiry)?;
         if let Some(endpoint) = self.endpoints.at(index)
             && let Some(line) = &mut endpoint.line
         {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{
-    Buffer, CompletionChannel, CompletionQueue, Context, CqError, DatagramQueuePair, GRH_BYTES, Local, Mtu, PostError,
-    ProtectionDomain, QpAddress, QpState, Qpn, WcStatus,
+    Buffer, CompletionChannel, CompletionQueue, Context, CqError, DatagramQueuePair, GRH_BYTES, Inquiry, Local, Mtu,
+    PostError, ProtectionDomain, QpAddress, QpState, Qpn, WcStatus,
 };
 
 use super::line::{Arrived, Line, Packet, To};
@@ -142,8 +142,13 @@ impl Datagrams {
     }
 
     /// The way to a peer.
-    pub(super) fn to(&self, peer: &QpAddress, terms: DatagramTerms) -> Result<To, qpair_verbs::ConnectError> {
-        Ok(To { handle: self.qp.address_handle(peer)?, qpn: peer.qpn, terms })
+    pub(super) fn to(
+        &self,
+        peer: &QpAddress,
+        terms: DatagramTerms,
+        inquiry: &Inquiry,
+    ) -> Result<To, qpair_verbs::ConnectError> {
+        Ok(To { handle: inquiry.address_handle(&self.qp, peer)?, qpn: peer.qpn, terms })
     }
 
     /// Packets that were sent again.

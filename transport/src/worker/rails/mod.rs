@@ -37,6 +37,7 @@ pub(super) struct RailSet {
 /// A device that rails are on.
 #[derive(Debug)]
 struct RailDevice {
+    context: Context,
     pd: ProtectionDomain,
     /// Where slices complete.
     cq: CompletionQueue,
@@ -44,7 +45,6 @@ struct RailDevice {
     messages: Option<CompletionQueue>,
     /// Unless it is the worker's.
     channel: Option<CompletionChannel>,
-    name: String,
     /// It gives no completions any more.
     is_gone: bool,
 }
@@ -81,14 +81,7 @@ impl RailSet {
             for (room, _) in room.iter_mut().zip(&places).filter(|(_, place)| place.device() == number) {
                 *room = each;
             }
-            devices.push(RailDevice {
-                pd,
-                cq,
-                messages,
-                channel: own,
-                name: context.name().to_owned(),
-                is_gone: false,
-            });
+            devices.push(RailDevice { context: context.clone(), pd, cq, messages, channel: own, is_gone: false });
         }
         Ok(RailSet { places, devices, room, made: 0 })
     }
@@ -130,6 +123,12 @@ impl RailSet {
         self.places.get(rail).map_or(0, Place::device)
     }
 
+    /// What queue pairs of that rail are made of, where there are several.
+    pub(super) fn context(&self, rail: usize) -> Option<&Context> {
+        let place = self.places.get(rail)?;
+        self.devices.get(place.device()).map(|device| &device.context)
+    }
+
     /// What that rail is on, if it is one of the settings.
     pub(super) fn fabric(&self, rail: usize) -> Option<Fabric> {
         self.places.get(rail).map(Place::fabric)
@@ -143,7 +142,9 @@ impl RailSet {
         let device = self.devices.get(self.device_of(rail));
         match device {
             Some(RailDevice { pd, messages: Some(cq), is_gone: false, .. }) => Ok((pd, cq)),
-            _ => Err(ResourceError::Device { name: device.map(|device| device.name.clone()).unwrap_or_default() }),
+            _ => Err(ResourceError::Device {
+                name: device.map(|device| device.context.name().to_owned()).unwrap_or_default(),
+            }),
         }
     }
 
@@ -215,7 +216,7 @@ impl RailSet {
     }
 
     fn device_name(&self, device: usize) -> &str {
-        self.devices.get(device).map_or("", |device| &device.name)
+        self.devices.get(device).map_or("", |device| device.context.name())
     }
 
     /// No rail on that device can be used any more.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::QpAddress;
+use qpair_verbs::{Inquiry, QpAddress};
 
 use super::lanes::{LaneQp, Lanes};
 use crate::cm::{HandshakeError, Hello, Message, RailNews, RailWord};
@@ -30,12 +30,17 @@ impl Worker {
     }
 
     /// Connects what was made to the peer's. A rail that one of the sides does not have is left out for good.
-    pub(in crate::worker) fn connect_rails(&mut self, lanes: &mut Lanes, theirs: &[Option<QpAddress>]) {
+    pub(in crate::worker) fn connect_rails(
+        &mut self,
+        lanes: &mut Lanes,
+        theirs: &[Option<QpAddress>],
+        inquiry: &Inquiry,
+    ) {
         for (rail, lane) in lanes.lanes.iter_mut().enumerate() {
             let (LaneQp::Prepared(prepared), theirs) = (lane.take_qp(), theirs.get(rail).copied().flatten()) else {
                 continue;
             };
-            let connected = theirs.map(|theirs| prepared.connect(&theirs));
+            let connected = theirs.map(|theirs| inquiry.connect(prepared, &theirs));
             lane.qp = match connected {
                 Some(Ok(qp)) => LaneQp::Connected(qp),
                 Some(Err(error)) => {
@@ -51,7 +56,7 @@ impl Worker {
     }
 
     /// The peer has answered: connects the rails that it has too.
-    pub(in crate::worker) fn rails_answered(&mut self, index: usize, theirs: &Hello) {
+    pub(in crate::worker) fn rails_answered(&mut self, index: usize, theirs: &Hello, inquiry: &Inquiry) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Some(mut lanes) = endpoint.lanes.take() else { return };
         lanes.agree((self.rails.for_messages(), self.rails.home()), (theirs.message_rails, theirs.home()));
@@ -61,7 +66,7 @@ impl Worker {
         for rail in lanes.truncate(count) {
             self.rails.give_back(rail);
         }
-        self.connect_rails(&mut lanes, theirs);
+        self.connect_rails(&mut lanes, theirs, inquiry);
         if let Some(endpoint) = self.endpoints.at(index).filter(|_| count > 0) {
             endpoint.lanes = Some(lanes);
         }
@@ -138,7 +143,7 @@ impl Worker {
     }
 
     /// The peer tells what is new on a rail.
-    pub(in crate::worker) fn heard_of_rail(&mut self, index: usize, word: RailWord) {
+    pub(in crate::worker) fn heard_of_rail(&mut self, index: usize, word: RailWord, inquiry: &Inquiry) {
         let rail = usize::from(word.rail);
         let limit = self.config.connect_timeout;
         let now = self.now();
@@ -156,7 +161,7 @@ impl Worker {
                 let can = self.lanes(index).is_some_and(|lanes| !lanes.is_busy(rail) && lanes.has_rested(rail, now));
                 let made = if can { self.make_anew(index, rail) } else { None };
                 match made {
-                    Some(ours) if self.connect_anew(index, rail, &theirs) => {
+                    Some(ours) if self.connect_anew(index, rail, &theirs, inquiry) => {
                         if let Some(lanes) = self.lanes(index) {
                             lanes.rails.renewing(rail, now.saturating_add(limit));
                         }
@@ -166,7 +171,7 @@ impl Worker {
                 }
             }
             (RailNews::Made(theirs), RailStage::Renewing(_)) if caller => {
-                if self.connect_anew(index, rail, &theirs) {
+                if self.connect_anew(index, rail, &theirs, inquiry) {
                     self.say_of_rail(index, rail, RailNews::Ready);
                     self.probe_again(index, rail);
                 } else {
@@ -186,10 +191,10 @@ impl Worker {
         }
     }
 
-    fn connect_anew(&mut self, index: usize, rail: usize, theirs: &QpAddress) -> bool {
+    fn connect_anew(&mut self, index: usize, rail: usize, theirs: &QpAddress, inquiry: &Inquiry) -> bool {
         let Some(lane) = self.lanes(index).and_then(|lanes| lanes.lanes.get_mut(rail)) else { return false };
         let LaneQp::Prepared(prepared) = lane.take_qp() else { return false };
-        match prepared.connect(theirs) {
+        match inquiry.connect(prepared, theirs) {
             Ok(qp) => lane.qp = LaneQp::Connected(qp),
             Err(error) => {
                 tracing::warn!(rail, %error, "a rail could not be connected again");

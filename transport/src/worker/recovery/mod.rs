@@ -20,6 +20,7 @@ use super::service::FLUSH_LIMIT;
 use super::watch::Watch;
 use crate::engine::is_before;
 
+pub(super) use renewal::Renewed;
 pub(super) use repeats::Repeats;
 pub(super) use trial::Trial;
 

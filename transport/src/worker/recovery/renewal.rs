@@ -1,7 +1,7 @@
 //! Another queue pair: on which rail, what is told of it, and what becomes of it. The side that called chooses the rail, the
 //! other follows.
 
-use qpair_verbs::{Local, PostError, Prepared, QpState};
+use qpair_verbs::{Inquiry, Local, PostError, Prepared, QpState};
 
 use super::{Step, Worker};
 use crate::cm::{HandshakeError, Message, RailNews, Renewal};
@@ -10,6 +10,13 @@ use crate::worker::endpoint::{Endpoint, InFlight, OneSided, Stage};
 use crate::worker::error::{CloseReason, ConnectFailure, Lost, ResourceError};
 use crate::worker::seen::Note;
 use crate::worker::setup::{epoch, terms};
+
+/// Another queue pair of the peer, and what its device answered for it.
+#[derive(Debug)]
+pub(in crate::worker) struct Renewed {
+    pub(in crate::worker) renewal: Renewal,
+    pub(in crate::worker) inquiry: Inquiry,
+}
 
 impl Endpoint {
     /// True if messages can go over another rail.
@@ -169,7 +176,7 @@ impl Worker {
     }
 
     /// The peer tells of another queue pair of its own.
-    pub(in crate::worker) fn peer_renews(&mut self, index: usize, renewal: Box<Renewal>) {
+    pub(in crate::worker) fn peer_renews(&mut self, index: usize, renewed: Box<Renewed>) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let address = endpoint.peer;
         let is_connected =
@@ -184,7 +191,7 @@ impl Worker {
             let error = HandshakeError::Unexpected(RENEW);
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
         }
-        endpoint.renewal = Some(renewal);
+        endpoint.renewal = Some(renewed);
         match endpoint.stage {
             // The peer could not connect the one before.
             Stage::Recovering(_) if is_connected => self.try_again(index),
@@ -203,17 +210,17 @@ impl Worker {
         if !is_ready && !matches!(recovery.step, Step::Waiting) {
             return;
         }
-        let Some(theirs) = endpoint.renewal.take() else { return };
-        let chosen = usize::from(theirs.rail);
-        if !is_ready || chosen != rail {
-            return self.follow(index, theirs);
+        let Some(renewed) = endpoint.renewal.take() else { return };
+        if !is_ready || usize::from(renewed.renewal.rail) != rail {
+            return self.follow(index, renewed);
         }
+        let Renewed { renewal: theirs, inquiry } = *renewed;
         let Step::Renewed(prepared) = std::mem::replace(&mut recovery.step, Step::Connected) else { return };
         let ours = self.hello_on(rail, prepared.address(), epoch);
         if let Err(error) = ours.check_fabric(&theirs.hello) {
             return self.refused(index, ConnectFailure::Handshake { address, error });
         }
-        let qp = match prepared.connect(&theirs.hello.address) {
+        let qp = match inquiry.connect(prepared, &theirs.hello.address) {
             Ok(qp) => qp,
             Err(error) => return self.refused(index, ConnectFailure::QueuePair(Box::new(error))),
         };
@@ -241,9 +248,9 @@ impl Worker {
     }
 
     /// The peer is on another rail than this side. The side that called waits for the other to follow; that one does.
-    fn follow(&mut self, index: usize, theirs: Box<Renewal>) {
+    fn follow(&mut self, index: usize, theirs: Box<Renewed>) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let (address, chosen) = (endpoint.peer, usize::from(theirs.rail));
+        let (address, chosen) = (endpoint.peer, usize::from(theirs.renewal.rail));
         let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
         match &endpoint.lanes {
             Some(lanes) if lanes.caller => {}

@@ -11,14 +11,16 @@ mod gpu;
 #[cfg(feature = "cuda")]
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu_memory;
+mod held;
 mod rails;
 mod recovery;
 mod storm;
 
 use std::net::SocketAddr;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
+use qpair_verbs::{Access, CompletionError, Inquiry, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
 use super::endpoint::{InFlight, OneSided, PART, Stage};
 use super::memory::Target;
@@ -26,6 +28,11 @@ use super::*;
 use crate::engine::{Class, Envelope};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What comes of a message whose queue pairs are this process's own.
+fn nobody_asked() -> Inquiry {
+    Inquiry::new(Waker::noop())
+}
 
 /// A worker that is connected to itself: it, the end that called, and the end that was called.
 fn mirror(config: Config) -> (Worker, EndpointId, EndpointId) {

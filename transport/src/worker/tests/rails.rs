@@ -236,7 +236,7 @@ fn words_about_rails_that_are_not_due_end_the_connection() {
             }
             let (mut a, at_a, mut b, _b) = two(config(count), config(count));
             until(&mut [&mut a, &mut b], |workers| stages(workers[0], at_a) == vec!["up"; count]);
-            a.heard_of_rail(at_a.index as usize, RailWord { rail: rail as u8, news });
+            a.heard_of_rail(at_a.index as usize, RailWord { rail: rail as u8, news }, &nobody_asked());
             let reason = end(&mut a);
             let unexpected = |reason: &CloseReason| {
                 let CloseReason::Failed(ConnectFailure::Handshake { error, .. }) = reason else { return false };
@@ -256,10 +256,14 @@ fn an_answer_about_a_rail_that_comes_too_late_costs_the_rail_a_while() {
     until(&mut [&mut a, &mut b], both_up);
     let prepared = a.prepare(at_a, 0).unwrap();
     a.unprepare();
-    a.heard_of_rail(at_a.index as usize, RailWord { rail: 1, news: RailNews::Made(prepared.address()) });
+    a.heard_of_rail(
+        at_a.index as usize,
+        RailWord { rail: 1, news: RailNews::Made(prepared.address()) },
+        &nobody_asked(),
+    );
     assert_eq!(stages(&a, at_a), ["up", "left out"]);
     until(&mut [&mut a, &mut b], both_up);
-    b.heard_of_rail(at_b.index as usize, RailWord { rail: 1, news: RailNews::Ready });
+    b.heard_of_rail(at_b.index as usize, RailWord { rail: 1, news: RailNews::Ready }, &nobody_asked());
     assert_eq!(stages(&b, at_b), ["up", "left out"]);
     until(&mut [&mut a, &mut b], both_up);
     assert_eq!((a.counters().lost, b.counters().lost), (0, 0));
@@ -385,8 +389,8 @@ fn a_peer_that_has_queue_pairs_made_again_and_again_is_refused_and_then_left() {
     let address = prepared.address();
     let mut made = 0;
     for _ in 0..5_000_000 {
-        b.heard_of_rail(index, RailWord { rail: 1, news: RailNews::Down });
-        b.heard_of_rail(index, RailWord { rail: 1, news: RailNews::Made(address) });
+        b.heard_of_rail(index, RailWord { rail: 1, news: RailNews::Down }, &nobody_asked());
+        b.heard_of_rail(index, RailWord { rail: 1, news: RailNews::Made(address) }, &nobody_asked());
         let lanes = b.endpoints.get(at_b).and_then(|endpoint| endpoint.lanes.as_ref());
         made += usize::from(lanes.is_some_and(|lanes| matches!(lanes.stage(1), RailStage::Renewing(_))));
         if !b.sockets.notices().is_empty() {

@@ -8,6 +8,7 @@ use super::storm::Storm;
 use super::*;
 use crate::cm::{HandshakeError, Renewal};
 use crate::worker::arrival::At;
+use crate::worker::recovery::Renewed;
 
 fn config() -> Config {
     Config::default().recovery(PATIENCE).window(8).send_depth(16).eager_limit(512)
@@ -189,6 +190,11 @@ fn renewal(worker: &mut Worker, ep: EndpointId) -> Renewal {
     Renewal { hello, received: 0, sent: 0, rail: 0 }
 }
 
+/// As the peer tells of it.
+fn told(renewal: Renewal) -> Box<Renewed> {
+    Box::new(Renewed { renewal, inquiry: nobody_asked() })
+}
+
 #[test]
 fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
     let (mut worker, ep, _) = mirror(config());
@@ -196,7 +202,7 @@ fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
     for renewed in [false, true] {
         if renewed {
             let renewal = renewal(&mut worker, ep);
-            worker.endpoints.get_mut(ep).unwrap().renewal = Some(Box::new(renewal));
+            worker.endpoints.get_mut(ep).unwrap().renewal = Some(told(renewal));
         }
         worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
         assert!(worker.endpoints.get_mut(ep).unwrap().link.is_answered());
@@ -267,10 +273,10 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
         let renewal = renewal(&mut worker, ep);
         let recovers = worker.endpoints.at(index).unwrap().link.retains();
         if recovers {
-            worker.peer_renews(index, Box::new(renewal.clone()));
+            worker.peer_renews(index, told(renewal.clone()));
             assert!(worker.endpoints.at(index).unwrap().broken.is_some(), "one is due");
         }
-        worker.peer_renews(index, Box::new(renewal));
+        worker.peer_renews(index, told(renewal));
         let reason = end(&mut worker);
         let CloseReason::Failed(ConnectFailure::Handshake { error, .. }) = reason else { panic!("{reason}") };
         assert_eq!(error, HandshakeError::Unexpected(6));
@@ -286,10 +292,11 @@ fn a_peer_may_tell_of_another_queue_pair_while_this_side_is_not_ready() {
     worker.suspend(index, CloseReason::PeerLost(Lost::QueuePair));
     let most = 17;
     for sent in 0..most {
-        worker.peer_renews(index, Box::new(Renewal { sent, ..renewal.clone() }));
-        assert_eq!(worker.endpoints.at(index).unwrap().renewal.as_ref().unwrap().sent, sent, "the last one counts");
+        worker.peer_renews(index, told(Renewal { sent, ..renewal.clone() }));
+        let last = worker.endpoints.at(index).unwrap().renewal.as_ref().unwrap();
+        assert_eq!(last.renewal.sent, sent, "the last one counts");
     }
-    worker.peer_renews(index, Box::new(Renewal { sent: most, ..renewal }));
+    worker.peer_renews(index, told(Renewal { sent: most, ..renewal }));
     let reason = end(&mut worker);
     assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { .. })), "{reason}");
 }
