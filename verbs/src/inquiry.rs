@@ -14,8 +14,8 @@ use crate::soft::{self, Answer, Node, SoftQp, Ticket, Whom};
 /// process that is stopped.
 ///
 /// A device of libibverbs asks nobody when it connects; nor does the software device within a process, or between hosts once
-/// the network is in use. Then the inquiry is over at once. Otherwise a thread asks, which ends with the answers, and
-/// [`connect`](Inquiry::connect) goes by them. One who does not answer within seconds is answered for:
+/// the network is in use. Then the inquiry is over at once. Otherwise a thread of this library asks, and
+/// [`connect`](Inquiry::connect) goes by the answer. One who does not answer within seconds is answered for:
 /// [`ConnectError::TimedOut`].
 ///
 /// ```
@@ -60,7 +60,8 @@ impl Inquiry {
         Inquiry { waker: waker.clone(), asked: Vec::new() }
     }
 
-    /// Asks the peer at `address`, to whom a queue pair of that device shall be connected. Does not wait.
+    /// Asks the peer at `address`, to whom a queue pair of that device shall be connected: once for each that is to be connected
+    /// there. Does not wait.
     pub fn ask(&mut self, context: &Context, address: &QpAddress) {
         let Provider::Soft(node) = context.provider() else { return };
         self.put(node, node.whom_to_ask(address), Some(*address));
@@ -70,16 +71,15 @@ impl Inquiry {
     /// network. Does not wait. If there is none to be had, activating it goes on without, as it always does.
     pub fn ask_to_activate(&mut self, context: &Context) {
         let Provider::Soft(node) = context.provider() else { return };
-        self.put(node, node.neighbours(), None);
+        if self.asked.iter().all(|asked| asked.by != node.home().id() || asked.address.is_some()) {
+            self.put(node, node.neighbours(), None);
+        }
     }
 
     fn put(&mut self, node: &Arc<Node>, whom: Option<Whom>, address: Option<QpAddress>) {
-        let by = node.home().id();
-        if let Some(whom) = whom
-            && self.asked(by, address).is_none()
-        {
+        if let Some(whom) = whom {
             let ticket = soft::ask(node, whom, address, &self.waker);
-            self.asked.push(Asked { by, address, ticket });
+            self.asked.push(Asked { by: node.home().id(), address, ticket });
         }
     }
 
@@ -88,8 +88,8 @@ impl Inquiry {
         self.asked.iter().all(|asked| asked.ticket.is_over())
     }
 
-    /// Connects a queue pair to the peer at `address`, as [`Prepared::connect`], by what that answered. If it was not asked, or
-    /// has not answered yet, this waits as that does.
+    /// Connects a queue pair to the peer at `address`, as [`Prepared::connect`], by what that answered. An answer
+    /// goes for one queue pair. Without one, this waits as that does.
     ///
     /// # Errors
     /// As there.
@@ -99,7 +99,7 @@ impl Inquiry {
     }
 
     /// Makes a handle for datagrams to the peer at `address`, as [`DatagramQueuePair::address_handle`], by what that answered.
-    /// If it was not asked, or has not answered yet, this waits as that does.
+    /// Without an answer, this waits as that does.
     ///
     /// # Errors
     /// As there.
@@ -108,13 +108,10 @@ impl Inquiry {
         qp.handle(address, found)
     }
 
-    /// What `address` answered to the device of `qp`, once.
+    /// What `address` answered to the device of `qp`, once for each time that it was asked.
     fn answer(&self, qp: &SoftQp, address: &QpAddress) -> Option<Answer> {
-        self.asked(qp.device(), Some(*address))?.ticket.take()
-    }
-
-    fn asked(&self, by: NodeId, address: Option<QpAddress>) -> Option<&Asked> {
-        self.asked.iter().find(|asked| asked.by == by && asked.address == address)
+        let is_asked = |asked: &&Asked| asked.by == qp.device() && asked.address == Some(*address);
+        self.asked.iter().filter(is_asked).find_map(|asked| asked.ticket.take())
     }
 }
 
@@ -203,6 +200,20 @@ mod tests {
         wait(&late);
         late.connect(pd.rc(&cq).build().unwrap(), &at_stopped[0]).unwrap();
         late.address_handle(&datagrams, &at_stopped[1]).unwrap();
+    }
+
+    #[test]
+    fn each_answer_goes_for_one_queue_pair() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(64).unwrap());
+        let (peer, [there, _]) = peer();
+        let inquiry = asking(&ctx, &[there, there]);
+        wait(&inquiry);
+        // It would answer nothing more.
+        peer.stop();
+        for _ in 0..2 {
+            inquiry.connect(pd.rc(&cq).build().unwrap(), &there).unwrap();
+        }
     }
 
     #[test]

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{Context, Inquiry, QpAddress};
+use qpair_verbs::{Inquiry, QpAddress};
 
 use super::Worker;
-use crate::cm::{Message, Notice, RailNews, SocketId};
+use super::endpoint::{Endpoint, Stage};
+use super::handshake::Party;
+use crate::cm::{Hello, Message, Notice, RailNews, RailWord, SocketId};
 
 /// Such messages, those that came first in front.
 #[derive(Debug, Default)]
@@ -22,16 +24,22 @@ struct Waiting {
 }
 
 impl Held {
-    /// The notice, unless it is to wait behind a message. When a stream's time is over its message is dropped.
+    /// The notice, unless it is to wait behind a message. Where a stream has ended, or its time is over, its message is dropped.
     pub(super) fn pass(&mut self, notice: Notice) -> Option<Notice> {
         let socket = notice.socket();
         let Some(place) = self.0.iter().position(|waiting| waiting.socket == socket) else { return Some(notice) };
-        if let Notice::TimedOut { .. } = notice {
-            self.0.remove(place);
-            return Some(notice);
+        match notice {
+            Notice::TimedOut { .. } | Notice::Ended { .. } => {
+                self.0.remove(place);
+                Some(notice)
+            }
+            // That the peer has all that it is to have is so whatever came before.
+            Notice::Message { message: Message::Farewell, .. } => Some(notice),
+            _ => {
+                self.0[place].behind.push(notice);
+                None
+            }
         }
-        self.0[place].behind.push(notice);
-        None
     }
 
     fn take(&mut self) -> Option<Waiting> {
@@ -52,7 +60,7 @@ impl Held {
 impl Worker {
     /// Deals with a message, once the device of each queue pair that it names has answered.
     pub(super) fn hear(&mut self, socket: SocketId, message: Message) {
-        let inquiry = self.inquire(&message);
+        let inquiry = self.inquire(socket, &message);
         if inquiry.is_over() {
             return self.message(socket, message, inquiry);
         }
@@ -72,35 +80,47 @@ impl Worker {
         }
     }
 
-    /// Asks for the queue pairs that a message names.
-    fn inquire(&self, message: &Message) -> Inquiry {
+    /// Asks for the queue pairs that a message names, if this side is to connect to them.
+    fn inquire(&mut self, socket: SocketId, message: &Message) -> Inquiry {
         let mut inquiry = Inquiry::new(self.sockets.waker());
-        match message {
-            Message::Hello(hello) | Message::Accept(hello) => {
-                inquiry.ask(&self.context, &hello.address);
-                if hello.datagram.is_some() && self.datagrams.is_none() {
-                    inquiry.ask_to_activate(&self.context);
-                }
-                for (rail, address) in hello.rails.iter().enumerate() {
-                    self.inquire_on(rail, address.as_ref(), &mut inquiry);
-                }
+        let party = self.parties.get(socket).copied();
+        let endpoint = match party {
+            Some(Party::Endpoint(ep)) => self.endpoints.get_mut(ep),
+            _ => None,
+        };
+        match (message, party, endpoint) {
+            (Message::Hello(hello), Some(Party::Stranger(_)), _) => self.inquire_of(hello, &mut inquiry),
+            (Message::Accept(hello), _, Some(Endpoint { stage: Stage::Greeting(_), .. })) => {
+                self.inquire_of(hello, &mut inquiry);
             }
-            Message::Renew(renewal) => {
-                self.inquire_on(renewal.rail.into(), Some(&renewal.hello.address), &mut inquiry);
+            (Message::Renew(renewal), _, Some(endpoint)) if endpoint.link.retains() => {
+                // Without rails to choose from it is the worker's own device.
+                let context = self.rails.context(renewal.rail.into()).unwrap_or(&self.context);
+                inquiry.ask(context, &renewal.hello.address);
             }
-            Message::Rail(word) => {
-                if let RailNews::Made(address) = &word.news {
-                    self.inquire_on(word.rail.into(), Some(address), &mut inquiry);
-                }
+            (Message::Rail(RailWord { rail, news: RailNews::Made(address) }), _, Some(endpoint)) => {
+                let rail = usize::from(*rail);
+                let has_it = endpoint.lanes.as_ref().is_some_and(|lanes| rail < lanes.count());
+                self.inquire_on(rail, Some(address).filter(|_| has_it), &mut inquiry);
             }
-            Message::Ready | Message::Reject(_) | Message::Farewell => {}
+            _ => {}
         }
         inquiry
     }
 
+    /// Of a connection that is to be.
+    fn inquire_of(&self, hello: &Hello, inquiry: &mut Inquiry) {
+        inquiry.ask(&self.context, &hello.address);
+        if hello.datagram.is_some() && self.datagrams.is_none() {
+            inquiry.ask_to_activate(&self.context);
+        }
+        for (rail, address) in hello.rails.iter().enumerate() {
+            self.inquire_on(rail, address.as_ref(), inquiry);
+        }
+    }
+
     fn inquire_on(&self, rail: usize, address: Option<&QpAddress>, inquiry: &mut Inquiry) {
-        let context: Option<&Context> = self.rails.context(rail).or((rail == 0).then_some(&self.context));
-        if let (Some(context), Some(address)) = (context, address) {
+        if let (Some(context), Some(address)) = (self.rails.context(rail), address) {
             inquiry.ask(context, address);
         }
     }

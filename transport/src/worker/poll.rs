@@ -24,7 +24,8 @@ pub enum Armed {
 
 impl Worker {
     /// The next event, if there is one. Does not allocate once connections and memory are warm, and does not block:
-    /// where a handshake needs an answer of another process of the host, which may be stopped, others go on meanwhile. Short
+    /// where a handshake needs an answer of another process of the host, which may be stopped, others go on meanwhile. (But a call by
+    /// rdma_cm that is the first to use the software device's network waits for those that have the port, seconds at most.) Short
     /// messages into memory of a GPU that is not registered are there when it returns, so that it takes as long as that GPU does
     /// for a copy.
     ///

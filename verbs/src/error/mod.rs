@@ -18,6 +18,7 @@ pub use create::CreateError;
 pub use gpu::{GpuError, GpuRegisterFailed, GpuRevokeFailed};
 pub use memory::{BytesRevokeFailed, DmabufRevokeFailed, ExposeFailed, MemoryError, RevokeBlocked, RevokeFailed};
 pub use network::NetworkError;
+pub(crate) use network::again;
 pub use open::OpenError;
 pub use post::{PostError, Rejected};
 

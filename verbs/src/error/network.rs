@@ -62,8 +62,28 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
+    /// The same once more, for another who asked.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            NetworkError::PortTaken { port, source } => NetworkError::PortTaken { port: *port, source: again(source) },
+            NetworkError::OtherUser { port } => NetworkError::OtherUser { port: *port },
+            NetworkError::NoAnswer { port } => NetworkError::NoAnswer { port: *port },
+            NetworkError::Busy { seconds } => NetworkError::Busy { seconds: *seconds },
+            NetworkError::Full { limit } => NetworkError::Full { limit: *limit },
+            NetworkError::System { what, source } => NetworkError::System { what, source: again(source) },
+        }
+    }
+
     /// For `map_err`.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| NetworkError::System { what, source }
+    }
+}
+
+/// The system's reason once more.
+pub(crate) fn again(source: &io::Error) -> io::Error {
+    match source.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(source.kind(), source.to_string()),
     }
 }

@@ -14,7 +14,7 @@ use super::layout::QpInfo;
 use super::node::Node;
 use super::roce::Network;
 use crate::address::{NodeId, QpAddress};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, again};
 use crate::sync::lock;
 
 /// The way to a queue pair, as it was found.
@@ -48,6 +48,17 @@ impl Found {
             Found::Here(_) => Err(ANOTHER_WAY),
             Found::Network(network) => Ok(network),
         }
+    }
+}
+
+impl Seen {
+    /// That at `address`, as the other end of the link describes it.
+    pub(crate) fn by(link: Arc<Link>, address: &QpAddress) -> Result<Self, ConnectError> {
+        let (info, rope, filler) = link.query(address.qpn.0)?;
+        if info.who.qpn != address.qpn.0 || info.qp_type != address.qp_type {
+            return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
+        }
+        Ok(Seen { link, info, rope, filler })
     }
 }
 
@@ -100,10 +111,9 @@ pub(crate) fn ask(node: &Arc<Node>, whom: Whom, address: Option<QpAddress>, wake
         return ticket;
     }
     if let Err(source) = thread::Builder::new().name("qpair-asking".into()).spawn(serve) {
-        // Unless another thread has come to it meanwhile.
-        if lock(&DESK).gives_up(&ticket) {
-            ticket.put(Err(ConnectError::System { what: "start a thread that asks the peer's device", source }));
-        }
+        let unserved = lock(&DESK).gives_up(whom);
+        let error = ConnectError::System { what: "start a thread that asks the peer's device", source };
+        tell_all(&unserved, &error);
     }
     ticket
 }
@@ -141,18 +151,16 @@ struct Question {
 }
 
 impl Question {
-    /// Asks, and tells what came of it. True if there was no answer in time.
-    fn ask(&self) -> bool {
-        let Some(node) = self.node.upgrade().filter(|_| self.ticket.strong_count() > 0) else { return false };
+    /// Asks, and tells what came of it. Gives what others are to be told who have asked the same of it.
+    fn ask(&self) -> Option<ConnectError> {
+        let node = self.node.upgrade().filter(|_| self.ticket.strong_count() > 0)?;
         let answer = match &self.address {
-            Some(address) => node.find(address),
+            Some(address) => node.find_apart(address),
             None => node.network().map(Found::Network).map_err(ConnectError::from),
         };
-        let is_silent = matches!(answer, Err(ConnectError::TimedOut { .. }));
-        // Whoever is told may close the device next, and what is to be done for that is its own.
-        drop(node);
+        let for_all = answer.as_ref().err().and_then(for_all);
         self.tell(answer);
-        is_silent
+        for_all
     }
 
     fn tell(&self, answer: Answer) {
@@ -164,12 +172,14 @@ impl Question {
 
 impl Desk {
     fn takes_on(&mut self, question: Question) -> Needed {
-        let is_free = !self.busy.contains(&question.whom);
+        let whom = question.whom;
+        let is_served = self.busy.contains(&whom) || self.waiting.iter().any(|waiting| waiting.whom == whom);
         self.waiting.push_back(question);
-        let to_ask = self.waiting.iter().filter(|question| !self.busy.contains(&question.whom)).count();
-        match is_free {
-            true if to_ask <= self.idle => Needed::Idle,
-            true if self.threads < THREADS => {
+        let free: HashSet<_> = self.waiting.iter().map(|waiting| waiting.whom).collect();
+        match free.difference(&self.busy).count() {
+            _ if is_served => Needed::None,
+            free if free <= self.idle => Needed::Idle,
+            _ if self.threads < THREADS => {
                 self.threads += 1;
                 Needed::Another
             }
@@ -177,12 +187,16 @@ impl Desk {
         }
     }
 
-    /// The thread that was to serve a question is not there. True if nobody else has begun to.
-    fn gives_up(&mut self, ticket: &Arc<Ticket>) -> bool {
+    /// The thread that was to serve a question is not there: those of that kind to which nobody else has come.
+    fn gives_up(&mut self, whom: Whom) -> Vec<Question> {
         self.threads -= 1;
-        let before = self.waiting.len();
-        self.waiting.retain(|question| question.ticket.as_ptr() != Arc::as_ptr(ticket));
-        self.waiting.len() < before
+        self.take_all(whom)
+    }
+
+    fn take_all(&mut self, whom: Whom) -> Vec<Question> {
+        let (same, others): (VecDeque<_>, _) = self.waiting.drain(..).partition(|question| question.whom == whom);
+        self.waiting = others;
+        same.into()
     }
 
     /// The question that waits longest of those whose addressee is not being asked.
@@ -193,24 +207,35 @@ impl Desk {
         Some(question)
     }
 
-    /// `whom` may be asked again. Of one that `is_silent` those who wait for it are told the same, and do not wait as long once more.
-    fn asked(&mut self, whom: Whom, is_silent: bool) -> Vec<Question> {
+    /// `whom` may be asked again, unless nobody who waits for it is to wait as long once more.
+    fn asked(&mut self, whom: Whom, is_for_all: bool) -> Vec<Question> {
         self.busy.remove(&whom);
-        if !is_silent {
-            return Vec::new();
-        }
-        let (same, others) = self.waiting.drain(..).partition(|question| question.whom == whom);
-        self.waiting = others;
-        same.into()
+        if is_for_all { self.take_all(whom) } else { Vec::new() }
     }
 }
 
 /// What a thread does: asks one after the other, until there was nobody to be asked for a while.
 fn serve() {
     while let Some(question) = next() {
-        let is_silent = question.ask();
-        let same = lock(&DESK).asked(question.whom, is_silent);
-        same.iter().for_each(|question| question.tell(Err(control::unanswered())));
+        let for_all = question.ask();
+        let same = lock(&DESK).asked(question.whom, for_all.is_some());
+        if let Some(error) = for_all {
+            tell_all(&same, &error);
+        }
+    }
+}
+
+fn tell_all(questions: &[Question], error: &ConnectError) {
+    questions.iter().for_each(|question| question.tell(Err(for_all(error).unwrap_or_else(control::unanswered))));
+}
+
+/// The same for each who asks, where it is not about one queue pair.
+fn for_all(error: &ConnectError) -> Option<ConnectError> {
+    match error {
+        ConnectError::TimedOut { seconds } => Some(ConnectError::TimedOut { seconds: *seconds }),
+        ConnectError::Network(error) => Some(ConnectError::Network(error.again())),
+        ConnectError::System { what, source } => Some(ConnectError::System { what, source: again(source) }),
+        _ => None,
     }
 }
 
@@ -289,7 +314,10 @@ mod tests {
     fn a_thread_that_waits_is_called_first() {
         let mut desk = Desk { threads: 1, idle: 1, ..Desk::default() };
         assert_eq!(desk.takes_on(question(1)), Needed::Idle);
+        assert_eq!(desk.takes_on(question(1)), Needed::None, "it will do this too");
         assert_eq!(desk.takes_on(question(2)), Needed::Another, "the one that was called has not come yet");
-        assert_eq!(desk.takes_on(question(2)), Needed::Another);
+        let Whom::Device(first) = question(1).whom else { unreachable!() };
+        assert_eq!(desk.gives_up(Whom::Device(first)).len(), 2);
+        assert_eq!((whom(desk.next()), desk.threads), (Some(2), 1));
     }
 }

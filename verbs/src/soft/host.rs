@@ -37,6 +37,11 @@ impl Host {
         format!("{boot_id}-{}", self.namespace)
     }
 
+    /// True if a network may lead to that queue pair.
+    pub(crate) fn reaches_by_network(&self, address: &QpAddress) -> bool {
+        !(Host::is_shared_memory(address) || address.gid == self.gid() || address.gid.ip().is_unspecified())
+    }
+
     /// True if the GID of an address is that of shared memory on its host: no network leads there.
     pub(crate) fn is_shared_memory(address: &QpAddress) -> bool {
         let of = |soft: SoftAddress| Host { boot_id: soft.host, namespace: soft.namespace }.gid();

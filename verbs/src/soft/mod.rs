@@ -1,5 +1,6 @@
 //! The software device: the semantics of a NIC between queue pairs, over shared memory within a host and by RoCEv2 between hosts.
-//! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
+//! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest, and
+//! threads that ask other processes, for who must not wait for these.
 
 mod arming;
 mod asking;

@@ -23,8 +23,10 @@ pub(crate) struct Node {
     control: Mutex<Option<Arc<Control>>>,
     /// Its part of the network, set once it is used.
     network: OnceLock<Arc<Network>>,
-    /// Held while it is set up. When it could not be had, if it can not.
-    joining: Mutex<Option<Instant>>,
+    /// Held while it is set up.
+    joining: Mutex<()>,
+    /// When it could not be had, if it can not.
+    refused: Mutex<Option<Instant>>,
     /// What datagram senders of other processes may look at still.
     retired: Mutex<Vec<Retired>>,
 }
@@ -64,6 +66,7 @@ impl Node {
             control: Mutex::default(),
             network: OnceLock::new(),
             joining: Mutex::default(),
+            refused: Mutex::default(),
             retired: Mutex::default(),
         });
         let handler: Arc<dyn Handler> = node.clone();
@@ -104,26 +107,28 @@ impl Node {
     /// The device's part of the network, set up now if it was not used yet: that takes long where a process that has a place at
     /// the port is stopped in just the wrong moment.
     pub(crate) fn network(&self) -> Result<Arc<Network>, NetworkError> {
-        self.network.get().map_or_else(|| self.join(&mut lock(&self.joining)), |network| Ok(network.clone()))
+        let in_use = || self.network.get().cloned();
+        if let Some(network) = in_use() {
+            return Ok(network);
+        }
+        let _joining = lock(&self.joining);
+        in_use().map_or_else(|| self.join(), Ok)
     }
 
     /// As [`network`](Node::network), for one who can do without: `None` where it could not be had not long ago. Trying may
     /// take seconds.
     pub(crate) fn network_if_any(&self) -> Result<Option<Arc<Network>>, NetworkError> {
-        let mut refused = lock(&self.joining);
-        if refused.is_some_and(|at| at.elapsed() < REFUSED) && self.network.get().is_none() {
+        let is_refused = lock(&self.refused).is_some_and(|at| at.elapsed() < REFUSED);
+        if is_refused && self.network.get().is_none() {
             return Ok(None);
         }
-        self.join(&mut refused).map(Some)
+        self.network().map(Some)
     }
 
-    fn join(&self, refused: &mut Option<Instant>) -> Result<Arc<Network>, NetworkError> {
-        if let Some(network) = self.network.get() {
-            return Ok(network.clone());
-        }
+    fn join(&self) -> Result<Arc<Network>, NetworkError> {
         let slot = self.home.slot().ok_or(NetworkError::Full { limit: SLOTS });
         let opened = slot.and_then(|slot| Network::open(&self.home, slot));
-        *refused = opened.is_err().then(Instant::now);
+        *lock(&self.refused) = opened.is_err().then(Instant::now);
         let opened = opened?;
         let weak = Arc::downgrade(&opened);
         self.home.set_network(move || {
@@ -139,19 +144,34 @@ impl Node {
         let Some(soft) = self.device_here(address) else {
             return Ok(Found::Network(self.network()?));
         };
-        let link = self.link_to(soft)?;
-        let (info, rope, filler) = link.query(address.qpn.0)?;
-        if info.who.qpn != address.qpn.0 || info.qp_type != address.qp_type {
-            return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
-        }
-        Ok(Found::Here(Box::new(Seen { link, info, rope, filler })))
+        Ok(Found::Here(Box::new(Seen::by(self.link_to(soft)?, address)?)))
+    }
+
+    /// The same, without keeping the device open for as long as that takes.
+    pub(crate) fn find_apart(self: Arc<Self>, address: &QpAddress) -> Answer {
+        let Some(&SoftAddress { node: peer, .. }) = self.device_here(address) else {
+            return self.find(address);
+        };
+        let link = self.link_if_any(peer)?;
+        let (home, node) = (self.home.clone(), Arc::downgrade(&self));
+        drop(self);
+        let link = match link {
+            Some(link) => link,
+            None => {
+                let link = control::establish(&home, peer)?;
+                // Nobody hears of it where it was closed meanwhile.
+                node.upgrade().ok_or(ConnectError::PeerGone { node: home.id() })?.adopt(link)
+            }
+        };
+        Ok(Found::Here(Box::new(Seen::by(link, address)?)))
     }
 
     /// Whom [`find`](Node::find) would wait for; `None` if it waits for nobody.
     pub(crate) fn whom_to_ask(&self, address: &QpAddress) -> Option<Whom> {
         match self.device_here(address) {
             Some(soft) => (!lock(&NODES).contains_key(&soft.node)).then_some(Whom::Device(soft.node)),
-            None => self.neighbours(),
+            None if self.home.host().reaches_by_network(address) => self.neighbours(),
+            None => None,
         }
     }
 
@@ -169,14 +189,22 @@ impl Node {
 
     /// The link to the device at `address`, made now if there is none.
     pub(crate) fn link_to(&self, address: &SoftAddress) -> Result<Arc<Link>, ConnectError> {
-        if let Some(link) = lock(&self.links).get(&address.node).filter(|link| !link.is_over()) {
-            return Ok(link.clone());
-        }
-        let local = lock(&NODES).get(&address.node).map(|(node, _)| node.upgrade());
-        match local {
-            Some(Some(peer)) => Ok(self.adopt(Link::local(&peer.home))),
-            Some(None) => Err(ConnectError::PeerGone { node: address.node }),
+        match self.link_if_any(address.node)? {
+            Some(link) => Ok(link),
             None => Ok(self.adopt(control::establish(&self.home, address.node)?)),
+        }
+    }
+
+    /// The link to a device, if there is one, or it is this process's own.
+    fn link_if_any(&self, peer: NodeId) -> Result<Option<Arc<Link>>, ConnectError> {
+        if let Some(link) = lock(&self.links).get(&peer).filter(|link| !link.is_over()) {
+            return Ok(Some(link.clone()));
+        }
+        let local = lock(&NODES).get(&peer).map(|(node, _)| node.upgrade());
+        match local {
+            Some(Some(node)) => Ok(Some(self.adopt(Link::local(&node.home)))),
+            Some(None) => Err(ConnectError::PeerGone { node: peer }),
+            None => Ok(None),
         }
     }
 
@@ -300,7 +328,7 @@ mod tests {
     #[test]
     fn a_network_that_could_not_be_had_is_left_alone_for_a_while_unless_it_is_open() {
         let node = Node::open().unwrap();
-        *lock(&node.joining) = Some(Instant::now());
+        *lock(&node.refused) = Some(Instant::now());
         assert!(node.network_if_any().unwrap().is_none());
         let network = node.network().unwrap();
         let again = node.network_if_any().unwrap().expect("it is open");

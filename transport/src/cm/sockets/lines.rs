@@ -108,14 +108,17 @@ impl Sockets {
         }
     }
 
-    /// Reads nothing more of a stream until it is [released](Sockets::release), so that what its peer says waits with the peer.
+    /// Reads nothing more of a stream until it is [released](Sockets::release), so that what its peer says waits with the peer. A
+    /// handshake has a while for that, however late this side came to hear of it.
     pub(crate) fn hold(&mut self, id: SocketId, now: Duration) {
-        if let Some(line) = self.get(id)
-            && !mem::replace(&mut line.is_held, true)
-        {
-            self.held += 1;
-            self.brisk = now.saturating_add(YOUNG);
+        let Some(line) = self.get(id).filter(|line| !line.is_held) else { return };
+        line.is_held = true;
+        if let State::Talking { deadline, .. } = &mut line.state {
+            *deadline = now.saturating_add(GRACE).max(*deadline);
         }
+        self.held += 1;
+        self.brisk = now.saturating_add(YOUNG);
+        self.schedule(id);
     }
 
     /// Reads on.
@@ -298,6 +301,8 @@ impl Sockets {
     }
 }
 
+/// How long it takes at most until what a handshake waits for is there, if it comes: a thread's answer, on a host with much to do.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long a handshake counts as young. It takes a few steps of some tens of microseconds; what takes longer waits for
 /// the peer's program.
 pub(super) const YOUNG: Duration = Duration::from_millis(100);

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
 use qpair_verbs::{Context, QpAddress};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -90,6 +91,16 @@ fn caller(worker: &mut Worker, to: SocketAddr, address: QpAddress) -> TcpStream 
     caller
 }
 
+/// Hears what is answered to a caller, and is ready then.
+fn answered(mut caller: TcpStream) -> JoinHandle<(Message, TcpStream)> {
+    std::thread::spawn(move || {
+        read_preface(&mut caller);
+        let answer = read_record(&mut caller);
+        caller.write_all(&record(&Message::Ready)).unwrap();
+        (answer, caller)
+    })
+}
+
 /// Another connection comes up meanwhile.
 fn others_connect(worker: &mut Worker, to: SocketAddr) {
     worker.connect(to).unwrap();
@@ -108,22 +119,29 @@ fn a_hello_for_a_process_that_is_stopped_waits_and_others_are_accepted() {
     let stopped = Stopped::new();
     let mut worker = Worker::new(Config::default().hello_timeout(PATIENCE)).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
-    let mut caller = caller(&mut worker, listener.local_addr(), stopped.addresses[0]);
+    let caller = caller(&mut worker, listener.local_addr(), stopped.addresses[0]);
     hold(&mut worker);
     others_connect(&mut worker, listener.local_addr());
     assert!(!worker.held.is_empty(), "nobody has answered");
-    let calling = std::thread::spawn(move || {
-        read_preface(&mut caller);
-        let answer = read_record(&mut caller);
-        caller.write_all(&record(&Message::Ready)).unwrap();
-        (answer, caller)
-    });
     stopped.go_on();
-    // The answer ends the sleep.
-    let event = worker.wait(Some(PATIENCE)).unwrap();
-    assert!(matches!(event, Some(Event::Accepted { .. })), "{event:?}");
+    let calling = answered(caller);
+    assert!(matches!(next(&mut worker), Event::Accepted { .. }));
     let (answer, _caller) = calling.join().unwrap();
     assert!(matches!(answer, Message::Accept(_)), "{answer:?}");
+}
+
+#[test]
+fn the_answer_ends_a_sleep() {
+    let stopped = Stopped::new();
+    let mut worker = Worker::new(Config::default().hello_timeout(PATIENCE)).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let caller = caller(&mut worker, listener.local_addr(), stopped.addresses[0]);
+    hold(&mut worker);
+    let calling = answered(caller);
+    stopped.go_on();
+    let event = worker.wait(Some(PATIENCE)).unwrap();
+    assert!(matches!(event, Some(Event::Accepted { .. })), "{event:?}");
+    drop(calling.join().unwrap());
 }
 
 #[test]
@@ -167,7 +185,7 @@ fn what_follows_on_the_stream_waits_too() {
     assert!(worker.held.is_empty());
 }
 
-/// Another queue pair of a connection that is up, for its messages or on a rail.
+/// Another queue pair of a connection that is up.
 #[test]
 fn news_of_a_process_that_is_stopped_wait() {
     let stopped = Stopped::new();
@@ -177,18 +195,32 @@ fn news_of_a_process_that_is_stopped_wait() {
     let renewal = Renewal { hello, received: 0, sent: 0, rail: 0 };
     let rail = RailWord { rail: 0, news: RailNews::Made(second) };
     let socket = worker.endpoints.get_mut(ep).unwrap().socket.unwrap();
-    worker.hear(socket, Message::Rail(rail));
-    worker.notice(Notice::Message { socket, message: Message::Renew(Box::new(renewal)) });
+    worker.hear(socket, Message::Renew(Box::new(renewal)));
+    worker.notice(Notice::Message { socket, message: Message::Rail(rail) });
     let listener = worker.listen("127.0.0.1:0").unwrap();
     others_connect(&mut worker, listener.local_addr());
     assert!(!worker.held.is_empty() && worker.endpoints.get_mut(ep).unwrap().renewal.is_none());
     stopped.go_on();
-    // The first is none that this side has, and ends the connection.
+    // The second is of a rail that this side does not have, and ends the connection.
     let event = next(&mut worker);
     assert!(matches!(event, Event::Closed { ep: of, .. } if of == ep), "{event:?}");
+    let start = Instant::now();
     while !worker.held.is_empty() {
         worker.poll().unwrap();
+        assert!(start.elapsed() < PATIENCE, "what is behind waits still");
     }
+}
+
+#[test]
+fn who_hangs_up_waits_no_more() {
+    let stopped = Stopped::new();
+    let mut worker = Worker::new(Config::default().hello_timeout(PATIENCE)).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    // All of it is there when it is read.
+    drop(caller(&mut worker, listener.local_addr(), stopped.addresses[0]));
+    let event = next(&mut worker);
+    assert!(matches!(event, Event::Rejected { error: HandshakeError::HungUp, .. }), "{event:?}");
+    assert!(worker.held.is_empty());
 }
 
 #[test]
@@ -197,9 +229,28 @@ fn who_waits_too_long_is_turned_away() {
     let mut worker = Worker::new(Config::default().hello_timeout(Duration::from_millis(100))).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
     let _caller = caller(&mut worker, listener.local_addr(), stopped.addresses[0]);
+    hold(&mut worker);
     let event = next(&mut worker);
     assert!(matches!(event, Event::Rejected { error: HandshakeError::TimedOut, .. }), "{event:?}");
     assert!(worker.held.is_empty());
+}
+
+#[test]
+fn a_hello_that_is_read_late_has_a_while_still() {
+    const LIMIT: Duration = Duration::from_millis(100);
+    let running = Stopped::new();
+    running.go_on();
+    let mut worker = Worker::new(Config::default().hello_timeout(LIMIT)).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let mut caller = connect(listener.local_addr());
+    worker.wait(Some(LIMIT / 4)).unwrap();
+    let hello = worker.hello(running.addresses[0], 1, 64);
+    caller.write_all(&[preface(), record(&Message::Hello(hello))].concat()).unwrap();
+    // The program does something else.
+    std::thread::sleep(2 * LIMIT);
+    let calling = answered(caller);
+    assert!(matches!(next(&mut worker), Event::Accepted { .. }));
+    drop(calling.join().unwrap());
 }
 
 const PROCESS: &str = "QPAIR_TEST_HELD";

@@ -17,7 +17,6 @@ use crate::qp::RNR_FOREVER;
 use crate::soft::MAX_READS;
 use crate::soft::asking::Answer;
 use crate::soft::control::Link;
-use crate::soft::host::Host;
 use crate::soft::peer::PeerView;
 use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner};
 use crate::soft::visited::Member as _;
@@ -126,7 +125,7 @@ impl SoftQp {
     ) -> Result<(NetworkGid, Route, Mtu, Arc<Network>), ConnectError> {
         let place = self.place.clone().ok_or(OFF_THE_NETWORK)?;
         let (ours, theirs) = (place.interface.address, address.gid.ip());
-        if Host::is_shared_memory(address) || address.gid == self.home().host().gid() || theirs.is_unspecified() {
+        if !self.home().host().reaches_by_network(address) {
             return Err(ConnectError::NoRoute { why: "the peer's GID is none of a network interface" });
         }
         let addresses = Addresses::new(ours, theirs).ok_or(ConnectError::NoRoute {
