@@ -195,6 +195,52 @@ fn memory_of_two_gpus_is_copied_and_combined() {
     assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
 }
 
+/// Two GPUs, whose memory is mapped or plain, that reach each other or do not.
+fn two(is_mapped: bool, reach: bool) -> [(Gpu, control::Device); 2] {
+    [(); 2].map(|()| {
+        let fake = control::add_device().unwrap();
+        fake.set_attribute(102, i32::from(is_mapped)).unwrap();
+        fake.set("peer", u64::from(reach)).unwrap();
+        (Gpu::open(fake.ordinal() as usize).unwrap(), fake)
+    })
+}
+
+#[test]
+fn copies_between_two_gpus_go_straight_where_these_reach_each_other() {
+    for (is_mapped, reach) in [(true, true), (false, true), (true, false), (false, false)] {
+        let [(one, fake_one), (other, fake_other)] = two(is_mapped, reach);
+        let staged = || fake_one.count("staged").unwrap() + fake_other.count("staged").unwrap();
+        let (mut early, mut theirs) = (one.alloc(1000).unwrap(), other.alloc(1000).unwrap());
+        let exchange = |a: &mut GpuBuffer, b: &mut GpuBuffer| {
+            a.write(0, &[3; 1000]).unwrap();
+            b.copy_from(0, a, 0, 1000).unwrap();
+            b.write(0, &[4; 10]).unwrap();
+            a.copy_from(0, b, 0, 1000).unwrap();
+            assert_eq!(bytes(a), [vec![4; 10], vec![3; 990]].concat());
+        };
+        exchange(&mut early, &mut theirs);
+        // What is allocated later too.
+        let mut late = one.alloc(1000).unwrap();
+        exchange(&mut theirs, &mut late);
+        assert_eq!(one.reaches(&other), reach);
+        assert_eq!(staged(), if reach { 0 } else { 4 }, "mapped: {is_mapped}");
+        let asked =
+            fake_one.count("cuDeviceCanAccessPeer").unwrap() + fake_other.count("cuDeviceCanAccessPeer").unwrap();
+        assert_eq!(asked, 2, "each is asked once");
+        drop((early, theirs, late));
+        assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
+    }
+}
+
+#[test]
+fn another_library_may_have_opened_the_way_between_two_gpus() {
+    let [(one, fake_one), (other, _)] = two(true, true);
+    let (a, mut b) = (one.alloc(100).unwrap(), other.alloc(100).unwrap());
+    fake_one.fail("cuCtxEnablePeerAccess", 1, code::PEER_ACCESS_ALREADY_ENABLED).unwrap();
+    b.copy_from(0, &a, 0, 100).unwrap();
+    assert!(one.reaches(&other));
+}
+
 #[test]
 fn parts_of_one_memory_are_copied_and_combined_apart_from_each_other() {
     let (gpu, fake) = gpu();

@@ -105,7 +105,7 @@ impl Space {
         }
         let reached = !access.kernel || range.device == access.device || access.peers.contains(&range.device);
         match &range.what {
-            What::Alloc(..) if !reached => {
+            What::Alloc(..) | What::Ipc(..) if !reached => {
                 Err(format!("{address:#x} is of device {}, and peer access is not enabled", range.device))
             }
             What::Alloc(backing, offset) | What::Ipc(backing, offset, _) => {

@@ -96,6 +96,9 @@ pub(crate) enum Condition {
     Nor,
 }
 
+/// What copies between devices that neither reaches by itself are counted as, beside the calls.
+const STAGED: &str = "staged";
+
 /// Where a copy comes from.
 #[derive(Debug)]
 pub(crate) enum Source {
@@ -356,7 +359,12 @@ impl World {
             Work::Wait => Ok(()),
             // A context with an error does nothing more.
             _ if failed => Ok(()),
-            Work::Copy { to, from, len, between } => self.copy(between.unwrap_or([device; 2]), to, from, len),
+            Work::Copy { to, from, len, between } => {
+                if between.is_some() && !self.is_direct(device, to, &from) {
+                    *self.devices[device].counts.entry(STAGED.to_owned()).or_default() += 1;
+                }
+                self.copy(between.unwrap_or([device; 2]), to, from, len)
+            }
             Work::Set { to, value, len } => self.resolve(device, to, len, true, false).and_then(|pieces| {
                 backing::scatter(&pieces, &vec![value; len as usize]).map_err(|error| (error, "the host".to_owned()))
             }),
@@ -369,6 +377,12 @@ impl World {
             }
             self.devices[device].context.error = Some(error);
         }
+    }
+
+    /// Whether a device reaches both ends of a copy between devices; the driver stages it otherwise.
+    fn is_direct(&self, device: usize, to: u64, from: &Source) -> bool {
+        let Source::At(from) = *from else { return false };
+        [(to, true), (from, false)].into_iter().all(|(at, write)| self.resolve(device, at, 1, write, true).is_ok())
     }
 
     fn copy(&self, [into, out_of]: [usize; 2], to: u64, from: Source, len: u64) -> Result<(), (Code, String)> {

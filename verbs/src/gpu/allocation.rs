@@ -285,7 +285,7 @@ impl fmt::Debug for Allocation {
     }
 }
 
-/// Maps physical memory at an address of the driver's choice, for its own device to read and write.
+/// Maps physical memory at an address of the driver's choice, for its own device to read and write, and those that have met it.
 ///
 /// # Safety
 /// The physical memory is alive and has `len` bytes, a multiple of its granularity; the context is this thread's.
@@ -302,6 +302,7 @@ pub(super) unsafe fn map(device: &Device, physical: u64, len: usize) -> Result<A
             let _ = unmap(device, address, len);
             return Err(error);
         }
+        device.list(address, len);
         Ok(address)
     }
 }
@@ -311,6 +312,7 @@ pub(super) unsafe fn map(device: &Device, physical: u64, len: usize) -> Result<A
 /// # Safety
 /// Nobody uses what is mapped any more; the context is this thread's.
 pub(super) unsafe fn unmap(device: &Device, address: Address, len: usize) -> Result<(), GpuError> {
+    device.unlist(address);
     // SAFETY: by the caller's word.
     unsafe {
         device.driver.unmap(address, len)?;

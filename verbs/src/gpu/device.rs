@@ -12,6 +12,7 @@ use super::driver::{Driver, Handle};
 use super::hold::Words;
 use super::kernels::Kernels;
 use super::lane::Lane;
+use super::peers::Peers;
 use super::place::{MAX_GPUS, Place};
 use crate::error::GpuError;
 use crate::sync::lock;
@@ -36,6 +37,7 @@ pub(super) struct Device {
     pub(super) kernels: Kernels,
     /// What its streams wait for.
     pub(super) words: Words,
+    pub(super) peers: Peers,
 }
 
 /// The opened ones, by ordinal. They are never closed.
@@ -82,6 +84,7 @@ impl Gpu {
             lanes: Mutex::default(),
             kernels: Kernels::new(),
             words: Words::default(),
+            peers: Peers::default(),
         }));
         OPENED[ordinal].store(opened, Ordering::Release);
         Ok(Gpu(opened))
@@ -166,6 +169,16 @@ impl Gpu {
     ) -> Result<GpuBuffer, GpuError> {
         // SAFETY: passed on to the caller.
         Ok(GpuBuffer::new(unsafe { Allocation::foreign(self.0, address, len, owner) }?))
+    }
+
+    /// True if it and `other` reach each other's memory, by NVLink or across the bus, so that copies between the two go straight.
+    /// Otherwise the driver takes them by way of the processor's memory. Finding out may take milliseconds, once.
+    pub fn reaches(&self, other: &Gpu) -> bool {
+        if self == other {
+            return true;
+        }
+        self.0.meet(other.0);
+        self.0.is_open_to(other.0) && other.0.is_open_to(self.0)
     }
 
     pub(super) fn device(self) -> &'static Device {

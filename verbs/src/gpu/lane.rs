@@ -114,8 +114,9 @@ pub(super) unsafe fn start_copy(
     // SAFETY: by the caller's word.
     unsafe {
         match (Device::of(to_place), Device::of(from_place)) {
-            // What is mapped for one GPU alone, another does not reach: the driver copies between the two.
+            // Of what one does not reach, the driver finds a way.
             (Some(one), Some(other)) if to_place != from_place => {
+                one.meet(other);
                 device.driver.copy_between((to, one.context()), (from, other.context()), len, stream)
             }
             _ => device.driver.copy(to, from, len, stream),

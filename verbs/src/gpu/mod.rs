@@ -24,6 +24,7 @@ mod imported;
 mod kernels;
 mod lane;
 mod path;
+mod peers;
 mod pinned;
 mod place;
 mod region;

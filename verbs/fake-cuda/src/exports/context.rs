@@ -98,6 +98,17 @@ extern "C" fn cuCtxSynchronize() -> Code {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Code {
+    call("cuDeviceCanAccessPeer", Needs::Device(device), |world, device| {
+        let peer = world.device(peer)?;
+        let has = |device: usize| world.devices[device].settings.get("peer") != 0;
+        let both = device != peer && has(device) && has(peer);
+        // SAFETY: the caller's.
+        unsafe { put(can, c_int::from(both)) }
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuCtxEnablePeerAccess(peer: u64, flags: c_uint) -> Code {
     call("cuCtxEnablePeerAccess", Needs::Context, |world, device| {
         valid(flags == 0)?;

@@ -81,6 +81,8 @@ functions! {
     cuDeviceTotalMem_v2(*mut usize, c_int);
     cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
     cuDevicePrimaryCtxRetain(*mut Object, c_int);
+    cuDeviceCanAccessPeer(*mut c_int, c_int, c_int);
+    cuCtxEnablePeerAccess(Object, c_uint);
     cuCtxPushCurrent_v2(Object);
     cuCtxPopCurrent_v2(*mut Object);
     cuMemAlloc_v2(*mut u64, usize);

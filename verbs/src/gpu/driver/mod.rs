@@ -44,6 +44,10 @@ unsafe impl Sync for Handle {}
 pub(super) const OUT_OF_MEMORY: i32 = 2;
 /// `CUresult` of what the device does not have.
 pub(super) const NOT_SUPPORTED: i32 = 801;
+/// `CUresult` of a context that was given access before.
+pub(super) const PEER_ACCESS_ENABLED: i32 = 704;
+#[cfg(feature = "cuda")]
+const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 /// `CUresult` of an event that a stream has not come to.
 pub(super) const NOT_READY: i32 = 600;
 
@@ -163,6 +167,16 @@ calls! {
         let mut context = std::ptr::null_mut();
         cu!(cuDevicePrimaryCtxRetain(&mut context, device))?;
         Ok(Handle(context))
+    }
+
+    /// Has the current context, of device `of`, reach memory of another device's, if the two can.
+    unsafe fn reach_context(of: i32, other: (i32, Handle)) -> () {
+        let mut can = 0;
+        cu!(cuDeviceCanAccessPeer(&mut can, of, other.0))?;
+        if can == 0 {
+            return check("cuDeviceCanAccessPeer", PEER_ACCESS_UNSUPPORTED);
+        }
+        cu!(cuCtxEnablePeerAccess(other.1.0, 0))
     }
 
     /// Makes a context this thread's.
