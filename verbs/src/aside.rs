@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,20 @@ thread_local! {
 /// What is to be dropped, in order. The thread ends when there is nothing, so that nobody has to end it.
 struct Reaper {
     waiting: VecDeque<Box<dyn Send>>,
+    /// What is to be dropped once its function says so.
+    parked: VecDeque<(May, Box<dyn Send>)>,
     runs: bool,
 }
+
+type May = Box<dyn Fn() -> bool + Send>;
 
 /// Told when the thread ends.
 static IDLE: Condvar = Condvar::new();
 
-static REAPER: Mutex<Reaper> = Mutex::new(Reaper { waiting: VecDeque::new(), runs: false });
+static REAPER: Mutex<Reaper> = Mutex::new(Reaper { waiting: VecDeque::new(), parked: VecDeque::new(), runs: false });
+
+/// Something is parked, or was not long ago: a look without the lock.
+static PARKED: AtomicBool = AtomicBool::new(false);
 
 /// Says that what this thread drops by [`drop`] is dropped elsewhere from now on.
 pub(crate) fn do_not_wait_here() {
@@ -50,6 +58,23 @@ pub(crate) fn give<T: Send + 'static>(value: T) {
     reaper.start();
 }
 
+/// The same, once `may` says so. Whoever changes what that says [says so](unpark).
+pub(crate) fn park<T: Send + 'static>(may: impl Fn() -> bool + Send + 'static, value: T) {
+    let mut reaper = lock(&REAPER);
+    reaper.parked.push_back((Box::new(may), Box::new(value)));
+    PARKED.store(true, Ordering::SeqCst);
+    // It may say so by now.
+    reaper.start();
+}
+
+/// What is parked may be dropped now, perhaps.
+#[inline]
+pub(crate) fn unpark() {
+    if PARKED.load(Ordering::SeqCst) {
+        attend();
+    }
+}
+
 /// Starts the thread if it could not be started when something was given.
 pub(crate) fn attend() {
     lock(&REAPER).start();
@@ -63,8 +88,22 @@ pub(crate) fn wait_a_while() {
 }
 
 impl Reaper {
+    fn has_next(&self) -> bool {
+        !self.waiting.is_empty() || self.parked.iter().any(|(may, _)| may())
+    }
+
+    fn next(&mut self) -> Option<Box<dyn Send>> {
+        if let Some(next) = self.waiting.pop_front() {
+            return Some(next);
+        }
+        let place = self.parked.iter().position(|(may, _)| may())?;
+        let (_, next) = self.parked.remove(place)?;
+        PARKED.store(!self.parked.is_empty(), Ordering::SeqCst);
+        Some(next)
+    }
+
     fn start(&mut self) {
-        if self.runs || self.waiting.is_empty() {
+        if self.runs || !self.has_next() {
             return;
         }
         match std::thread::Builder::new().name(NAME.to_owned()).spawn(reap) {
@@ -78,7 +117,7 @@ fn reap() {
     loop {
         let next = {
             let mut reaper = lock(&REAPER);
-            let next = reaper.waiting.pop_front();
+            let next = reaper.next();
             reaper.runs = next.is_some();
             next
         };
@@ -141,6 +180,25 @@ mod tests {
         for _ in 0..2 {
             from.recv_timeout(LIMIT).unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_parked_waits_for_its_time_and_holds_up_nothing() {
+        static MAY: AtomicBool = AtomicBool::new(false);
+        let may = || MAY.load(Ordering::SeqCst);
+        let (to, from) = channel();
+        let (late, soon) = (channel(), channel());
+        park(may, (Tells(late.0), to.clone()));
+        park(|| true, Tells(soon.0));
+        give(Tells(to));
+        for tells in [&from, &soon.1] {
+            tells.recv_timeout(LIMIT).unwrap();
+        }
+        unpark();
+        assert!(late.1.try_recv().is_err(), "it is not its time");
+        MAY.store(true, Ordering::SeqCst);
+        unpark();
+        late.1.recv_timeout(LIMIT).unwrap();
     }
 
     #[test]

@@ -103,6 +103,32 @@ fn a_stream_that_is_held_goes_on_once_it_is_released_or_the_hold_is_dropped() {
     assert_eq!(fake.violations(), "");
 }
 
+/// As where an error ends a function early.
+#[test]
+fn memory_that_goes_early_is_there_until_kernels_that_use_it_have_ended() {
+    for is_mapped in [true, false] {
+        let fake = control::add_device().unwrap();
+        fake.set_attribute(102, i32::from(is_mapped)).unwrap();
+        let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+        let kept = || fake.live().matches("reservation").count() + fake.live().matches("allocation").count();
+        for is_held in [false, true] {
+            let (from, into) = (gpu.alloc(8).unwrap(), gpu.alloc(8).unwrap());
+            let hold = is_held.then(|| gpu.hold().unwrap());
+            fake.copy_later(into.address(), from.address(), 8).unwrap();
+            drop((from, into));
+            if let Some(hold) = hold {
+                assert_eq!(kept(), 2, "mapped: {is_mapped}");
+                let other = gpu.hold().unwrap();
+                hold.release();
+                assert_eq!(kept(), 2, "who frees it would wait for the other");
+                other.release();
+            }
+            wait_until(fake, "given back", || kept() == 0);
+            assert_eq!(fake.violations(), "", "mapped: {is_mapped}, held: {is_held}");
+        }
+    }
+}
+
 #[test]
 fn holds_of_a_stream_are_released_in_any_order_and_take_no_more_words_than_there_are_at_a_time() {
     let (gpu, fake) = gpu();

@@ -251,15 +251,22 @@ impl Allocation {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let is_own = matches!(self.kind, Kind::Mapped { .. } | Kind::Plain);
+        // Giving it back waits for all streams.
+        let device = self.device;
+        let may = !is_own || device.is_unheld();
         // The driver may wait for what the GPU does, and an owner for anything.
-        if !aside::may_wait_here() && !matches!(self.kind, Kind::Gone) {
-            let Memory { device, address, len, .. } = *self;
-            return aside::give(Memory { device, address, len, kind: std::mem::replace(&mut self.kind, Kind::Gone) });
+        if !(may && aside::may_wait_here() || matches!(self.kind, Kind::Gone)) {
+            let Memory { address, len, .. } = *self;
+            let memory = Memory { device, address, len, kind: std::mem::replace(&mut self.kind, Kind::Gone) };
+            return if may { aside::give(memory) } else { aside::park(|| device.is_unheld(), memory) };
         }
         let driver = self.device.driver;
         let freed = self.device.enter().and_then(|_entered| match self.kind {
-            // SAFETY: made so by `mapped`; the last holder is gone, and whoever gave it to a device waited for that.
+            // SAFETY: made so by `mapped`; the last holder is gone, and whoever gave it to a device waited for that. Kernels of the
+            // program that use it have ended, as they have where `cuMemFree` returns; what the wait tells was told to who started them.
             Kind::Mapped { physical, mapped } => unsafe {
+                let _ = driver.synchronize_all();
                 let unmapped = unmap(self.device, self.address, mapped);
                 driver.release(physical).and(unmapped)
             },

@@ -25,10 +25,10 @@ use crate::error::GpuError;
 /// # }
 /// ```
 ///
-/// Unlike `cudaFree`, dropping it may not wait for streams: where the memory is mapped, and not of `cuMemAlloc`, a kernel that uses it
-/// then faults, and the GPU is lost to the whole process (`CUDA_ERROR_ILLEGAL_ADDRESS`). This library's own copies and kernels have
-/// ended before. Keep it until those that were given its [`address`](GpuBuffer::address) have ended too, also where an error or a
-/// panic ends a function early; behind a [`GpuHold`](super::GpuHold) these begin late.
+/// Dropping it waits, as `cudaFree` does, for all that the GPU's streams were given before, so that kernels which were given its
+/// [`address`](GpuBuffer::address) have ended when the memory goes, also where an error or a panic ends a function early. While a
+/// stream of the GPU is [held](super::GpuHold) it does not wait: the memory is kept until none is, and given back then by a
+/// thread of this library. A program that always holds some stream has it back never.
 #[derive(Debug)]
 pub struct GpuBuffer {
     allocation: Arc<Allocation>,

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::device::{Device, Gpu};
 use super::driver::{Address, Handle, NOT_SUPPORTED};
+use crate::aside;
 use crate::error::GpuError;
 use crate::sync::lock;
 
@@ -40,8 +41,8 @@ use crate::sync::lock;
 /// Until the release, all that waits for the stream waits as well. If the release is behind one of these, that is for ever; in
 /// another thread of the process they may have locks of the driver meanwhile that the releasing thread needs for a copy or a kernel:
 /// - `cuStreamSynchronize`, `cudaDeviceSynchronize`, and copies that block, in that stream or in one that waits for it;
-/// - `cuMemFree`, `cudaFree`, unpinning of the processor's memory and closing of memory that another process has shared, which wait
-///   for all streams; so may taking memory or the first use of a kernel, which loads it: do once what the thread does under a hold
+/// - `cuMemFree`, `cudaFree`, unpinning of the processor's memory and closing of memory that another process has shared by other
+///   libraries, which wait for all streams; so may taking memory or the first use of a kernel, which loads it: do once what the thread does under a hold
 ///   before there is one. So it is with the first atomic of a peer on a word of the GPU that comes by the network, which the software
 ///   device takes a word of its memory for;
 /// - the default stream of the older kind (`CU_STREAM_LEGACY`), which is [`hold`](Gpu::hold)'s: every stream that was made
@@ -52,7 +53,8 @@ use crate::sync::lock;
 ///   as some training programs set it, they are behind any held stream: hold none there while this library has something to do on
 ///   the GPU, as collectives have.
 ///
-/// Memory that a [`GpuBuffer`](super::GpuBuffer) has of its own is unmapped when that is dropped, which waits for no stream: see there.
+/// Memory that a [`GpuBuffer`](super::GpuBuffer) has of its own, and of peers that this library has opened, is given back once no
+/// stream of that GPU is held: so long it is kept, by a thread of this library.
 ///
 /// CUDA does not know of this order. What has to do with each other on the GPU by events or streams has that order too.
 pub struct GpuHold {
@@ -76,6 +78,8 @@ struct Word {
 #[derive(Default)]
 pub(super) struct Words {
     of: Mutex<Kept>,
+    /// Holds that there are.
+    held: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -114,6 +118,8 @@ impl Gpu {
         let _entered = device.enter()?;
         // Where the call fails after all was given to the stream, dropping it lets that go on.
         let mut hold = GpuHold { device, word: device.words.take(device)? };
+        device.words.held.fetch_add(1, Ordering::SeqCst);
+        HELD.fetch_add(1, Ordering::SeqCst);
         hold.word.value = hold.word.value.wrapping_add(1);
         let Word { there, value, .. } = hold.word;
         // What a NIC wrote is visible then too, where the GPU can see to that.
@@ -141,8 +147,29 @@ impl Drop for GpuHold {
     fn drop(&mut self) {
         self.word.here.store(self.word.value, Ordering::Release);
         self.device.words.give_back(self.word);
+        HELD.fetch_sub(1, Ordering::SeqCst);
+        if self.device.words.held.fetch_sub(1, Ordering::SeqCst) == 1 {
+            aside::unpark();
+        }
     }
 }
+
+impl Device {
+    /// True if none of its streams is held by this library: who waits for all of them, as to give memory back, waits for no release
+    /// then.
+    pub(super) fn is_unheld(&self) -> bool {
+        self.words.held.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// Drops what waits for the streams of all GPUs when it is dropped: once none is held, and where that may be waited for.
+pub(crate) fn give_back<T: Send + 'static>(value: T) {
+    let is_none_held = || HELD.load(Ordering::SeqCst) == 0;
+    if is_none_held() { aside::drop(value) } else { aside::park(is_none_held, value) }
+}
+
+/// Holds that there are, of all GPUs.
+static HELD: AtomicUsize = AtomicUsize::new(0);
 
 impl fmt::Debug for GpuHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -100,10 +100,12 @@ impl Drop for Imported {
             return;
         }
         // The driver may wait for what the GPU does.
-        if !aside::may_wait_here() {
-            return aside::give(Imported { gpu: self.gpu, address: self.address, len: self.len, source });
-        }
         let device = self.gpu.device();
+        let may = device.is_unheld();
+        if !(may && aside::may_wait_here()) {
+            let imported = Imported { gpu: self.gpu, address: self.address, len: self.len, source };
+            return if may { aside::give(imported) } else { aside::park(|| device.is_unheld(), imported) };
+        }
         // SAFETY: mapped by `open` or `open_handle`; whoever keeps addresses in it keeps this value.
         let closed = device.enter().and_then(|_entered| unsafe {
             match source {

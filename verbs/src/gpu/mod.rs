@@ -40,6 +40,7 @@ pub use region::GpuRegion;
 
 pub(crate) use allocation::{Allocation, Export};
 pub(crate) use atomic::atomic;
+pub(crate) use hold::give_back;
 pub(crate) use host_slots::HostSlots;
 pub(crate) use imported::Imported;
 pub(crate) use lane::{combine, copy, scale};

@@ -13,9 +13,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::available;
-use crate::aside;
 use crate::error::GpuError;
-use crate::gpu::{Gpu, Pinned};
+use crate::gpu::{Gpu, Pinned, give_back};
 use crate::memory::HugePages;
 use crate::sync::lock;
 
@@ -236,7 +235,7 @@ impl Drop for Segment {
         let mapping = Mapping { base: self.base, len: self.len };
         let pinning = self.pinning.get_mut().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(pinning, Pinning::No) {
-            Pinning::Yes(pinned) => aside::drop(PinnedMapping(Some((pinned, mapping)))),
+            Pinning::Yes(pinned) => give_back(PinnedMapping(Some((pinned, mapping)))),
             Pinning::No | Pinning::UnderWay => drop(mapping),
         }
     }

@@ -85,6 +85,7 @@ functions! {
     cuCtxEnablePeerAccess(Object, c_uint);
     cuCtxPushCurrent_v2(Object);
     cuCtxPopCurrent_v2(*mut Object);
+    cuCtxSynchronize();
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
     cuMemGetInfo_v2(*mut usize, *mut usize);

@@ -248,6 +248,11 @@ calls! {
         cu!(cuStreamSynchronize(stream.0))
     }
 
+    /// Waits until all streams of the current context are done.
+    unsafe fn synchronize_all() -> () {
+        cu!(cuCtxSynchronize())
+    }
+
     /// Has what a stream is given from now on wait until a word of 4 bytes is at least the value, cyclically; `flush` makes what
     /// NICs have written visible then.
     unsafe fn wait_for_word(stream: Handle, word: Address, value: u32, flush: bool) -> () {
