@@ -258,6 +258,23 @@ fn copies_between_two_gpus_go_straight_where_these_reach_each_other() {
     }
 }
 
+/// One range that is refused, or one moment, closes nothing else.
+#[test]
+fn what_goes_wrong_between_two_gpus_costs_no_more_than_that() {
+    let [(one, fake_one), (other, fake_other)] = two(true, true);
+    let (refused, open, mut theirs) = (one.alloc(100).unwrap(), one.alloc(100).unwrap(), other.alloc(100).unwrap());
+    let staged = || fake_one.count("staged").unwrap() + fake_other.count("staged").unwrap();
+    fake_other.fail("cuCtxEnablePeerAccess", 1, code::OUT_OF_MEMORY).unwrap();
+    theirs.copy_from(0, &open, 0, 100).unwrap();
+    assert_eq!(staged(), 1);
+    fake_one.fail("cuMemSetAccess", 1, code::NOT_SUPPORTED).unwrap();
+    theirs.copy_from(0, &open, 0, 100).unwrap();
+    assert_eq!((staged(), one.reaches(&other)), (1, true));
+    theirs.copy_from(0, &refused, 0, 100).unwrap();
+    assert_eq!(staged(), 2);
+    assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
+}
+
 #[test]
 fn another_library_may_have_opened_the_way_between_two_gpus() {
     let [(one, fake_one), (other, _)] = two(true, true);

@@ -326,7 +326,8 @@ impl Config {
     }
 
     /// How long a peer that connects may take to say hello (default 5 s; at least 1 ms). Whoever reaches the port can hold
-    /// one of 256 places for that long; who comes when all are taken is told to come back later.
+    /// one of 256 places for that long; who comes when all are taken is told to come back later. Where another process of the host
+    /// has to answer for the queue pair that a hello names, there is a second for that from when it was read.
     #[must_use]
     pub fn hello_timeout(mut self, limit: Duration) -> Self {
         self.hello_timeout = limit;

@@ -96,7 +96,7 @@ pub(crate) enum Condition {
     Nor,
 }
 
-/// What copies between devices that neither reaches by itself are counted as, beside the calls.
+/// What copies between devices are counted as, beside the calls, that the one which does them does not reach by itself.
 const STAGED: &str = "staged";
 
 /// Where a copy comes from.

@@ -172,7 +172,9 @@ impl Gpu {
     }
 
     /// True if it and `other` reach each other's memory, by NVLink or across the bus, so that copies between the two go straight.
-    /// Otherwise the driver takes them by way of the processor's memory. Finding out may take milliseconds, once.
+    /// Otherwise the driver takes them by way of the processor's memory, as it does those of [adopted](Gpu::adopt) memory of pools
+    /// and of other libraries' mappings that they did not open to the other GPU. Finding out may take milliseconds, once, as the
+    /// first copy between the two does else.
     pub fn reaches(&self, other: &Gpu) -> bool {
         if self == other {
             return true;

@@ -74,7 +74,8 @@ impl GpuStage {
     ///
     /// # Errors
     /// [`MemoryError::Gpu`] if it has no such memory, [`MemoryError::GpuUnreachable`] if the device does not reach it either,
-    /// [`MemoryError::NotSupported`] if what it writes there would have to be read back before the GPU sees it;
+    /// [`MemoryError::NotSupported`] if the two GPUs do not [reach](Gpu::reaches) each other's memory, so that pinned slots are
+    /// faster, or what the device writes there would have to be read back before the GPU sees it;
     /// [`MemoryError::NoKeys`].
     pub fn through(
         domain: &ProtectionDomain,
@@ -83,12 +84,17 @@ impl GpuStage {
         count: usize,
         slot_len: usize,
     ) -> Result<Self, MemoryError> {
+        let refused = |why: &str| {
+            let (device, what) = (domain.device_name().to_owned(), "slots of GPU memory");
+            MemoryError::NotSupported { device, what, why: Some(why.to_owned()) }
+        };
+        if !gpu.reaches(&neighbour) {
+            return Err(refused("the GPUs do not reach each other's memory; take pinned slots"));
+        }
         let memory = neighbour.alloc(count.saturating_mul(slot_len))?;
         let region = domain.register_gpu(memory, Access::REMOTE_READ).map_err(|failed| failed.error)?;
         if region.flush_to(gpu != neighbour)? == Flush::ReadBack {
-            let (device, what) = (domain.device_name().to_owned(), "slots of GPU memory");
-            let why = "what it writes there, a GPU sees only once it was read back; take pinned slots".to_owned();
-            return Err(MemoryError::NotSupported { device, what, why: Some(why) });
+            return Err(refused("what it writes there, a GPU sees only once it was read back; take pinned slots"));
         }
         Self::of(gpu, Slots::Gpu(region), count, slot_len)
     }

@@ -42,7 +42,8 @@ use crate::sync::lock;
 /// another thread of the process they may have locks of the driver meanwhile that the releasing thread needs for a copy or a kernel:
 /// - `cuStreamSynchronize`, `cudaDeviceSynchronize`, and copies that block, in that stream or in one that waits for it;
 /// - `cuMemFree`, `cudaFree`, unpinning of the processor's memory and closing of memory that another process has shared by other
-///   libraries, which wait for all streams; so may taking memory or the first use of a kernel, which loads it: do once what the thread does under a hold
+///   libraries, which wait for all streams; so may taking memory, the first use of a kernel, which loads it, and the first copy between two GPUs, which lets
+///   them reach each other: do once what the thread does under a hold
 ///   before there is one. So it is with the first atomic of a peer on a word of the GPU that comes by the network, which the software
 ///   device takes a word of its memory for;
 /// - the default stream of the older kind (`CU_STREAM_LEGACY`), which is [`hold`](Gpu::hold)'s: every stream that was made

@@ -8,9 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::Device;
-use super::driver::{Address, PEER_ACCESS_ENABLED};
+use super::driver::{Address, PEER_ACCESS_ENABLED, PEER_ACCESS_UNSUPPORTED, TOO_MANY_PEERS};
 use super::place::MAX_GPUS;
 use crate::error::GpuError;
+use crate::soft::no_peer_access;
 use crate::sync::lock;
 
 /// Whom a GPU's memory is open to.
@@ -35,18 +36,29 @@ impl Device {
 
     #[cold]
     fn meet_first(&self, other: &Device) {
-        for (one, another) in [(self, other), (other, self)] {
-            if let Err(error) = one.let_in(another) {
-                let (one, another) = (one.ordinal(), another.ordinal());
-                tracing::info!(%error, "GPU {another} does not reach memory of GPU {one}; the driver copies between them");
-            }
+        let let_in = |one: &Device, another: &Device| {
+            let Err(error) = one.let_in(another) else { return true };
+            let (one, another) = (one.ordinal(), another.ordinal());
+            tracing::info!(%error, "GPU {another} does not reach memory of GPU {one}; the driver copies between them");
+            // What may be of the moment is tried again with the next copy.
+            matches!(error, GpuError::Driver { code: PEER_ACCESS_UNSUPPORTED | TOO_MANY_PEERS, .. })
+        };
+        let is_settled = [let_in(self, other), let_in(other, self)].iter().all(|&settled| settled);
+        if is_settled {
+            self.peers.met.fetch_or(bit(other), Ordering::AcqRel);
+            other.peers.met.fetch_or(bit(self), Ordering::AcqRel);
         }
-        self.peers.met.fetch_or(bit(other), Ordering::AcqRel);
-        other.peers.met.fetch_or(bit(self), Ordering::AcqRel);
     }
 
     /// Has `other` reach this GPU's memory.
     fn let_in(&self, other: &Device) -> Result<(), GpuError> {
+        if no_peer_access() {
+            return Err(GpuError::Driver {
+                call: "cuDeviceCanAccessPeer",
+                code: PEER_ACCESS_UNSUPPORTED,
+                name: "QPAIR_NO_PEER_ACCESS".to_owned(),
+            });
+        }
         let _entered = other.enter()?;
         // SAFETY: both are devices of the driver, and their contexts stay with the process; `other`'s is this thread's.
         let enabled = unsafe { other.driver.reach_context(other.number(), (self.number(), self.context())) };
@@ -57,10 +69,18 @@ impl Device {
         }
         let mapped = lock(&self.peers.mapped);
         self.peers.reaching.fetch_or(bit(other), Ordering::AcqRel);
-        mapped.iter().try_for_each(|&(address, len)| {
+        for &(address, len) in mapped.iter() {
             // SAFETY: the range is mapped as long as it is listed.
-            unsafe { self.driver.allow(address, len, other.number()) }
-        })
+            self.opened(unsafe { self.driver.allow(address, len, other.number()) }, other.ordinal());
+        }
+        Ok(())
+    }
+
+    /// Memory that one device more was to reach.
+    fn opened(&self, result: Result<(), GpuError>, other: usize) {
+        if let Err(error) = result {
+            tracing::info!(%error, "GPU {other} does not reach some memory of GPU {}", self.ordinal());
+        }
     }
 
     /// Lets those in to newly mapped memory that reach the rest.
@@ -75,9 +95,7 @@ impl Device {
             // SAFETY: by the caller's word. Who reaches this GPU was opened.
             let allowed =
                 unsafe { self.driver.device(other as i32).and_then(|other| self.driver.allow(address, len, other)) };
-            if let Err(error) = allowed {
-                tracing::info!(%error, "GPU {other} does not reach some memory of GPU {}", self.ordinal());
-            }
+            self.opened(allowed, other);
         }
     }
 

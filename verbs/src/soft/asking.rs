@@ -1,6 +1,7 @@
 //! Asking for what is to be known before a queue pair is connected, in threads of their own: who is asked may be stopped.
 
 use std::collections::{HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 use std::task::Waker;
@@ -153,10 +154,18 @@ struct Question {
 impl Question {
     /// Asks, and tells what came of it. Gives what others are to be told who have asked the same of it.
     fn ask(&self) -> Option<ConnectError> {
-        let node = self.node.upgrade().filter(|_| self.ticket.strong_count() > 0)?;
-        let answer = match &self.address {
-            Some(address) => node.find_apart(address),
-            None => node.network().map(Found::Network).map_err(ConnectError::from),
+        if self.ticket.strong_count() == 0 {
+            return None;
+        }
+        let answer = match (self.node.upgrade(), &self.address) {
+            (Some(node), Some(address)) => node.find_apart(address),
+            (Some(node), None) => {
+                let network = node.network();
+                // Whoever is told may close the device next, and what is to be done for that is its own.
+                drop(node);
+                network.map(Found::Network).map_err(ConnectError::from)
+            }
+            (None, _) => Err(CLOSED),
         };
         let for_all = answer.as_ref().err().and_then(for_all);
         self.tell(answer);
@@ -173,7 +182,8 @@ impl Question {
 impl Desk {
     fn takes_on(&mut self, question: Question) -> Needed {
         let whom = question.whom;
-        let is_served = self.busy.contains(&whom) || self.waiting.iter().any(|waiting| waiting.whom == whom);
+        let is_served =
+            self.threads > 0 && (self.busy.contains(&whom) || self.waiting.iter().any(|waiting| waiting.whom == whom));
         self.waiting.push_back(question);
         let free: HashSet<_> = self.waiting.iter().map(|waiting| waiting.whom).collect();
         match free.difference(&self.busy).count() {
@@ -217,7 +227,13 @@ impl Desk {
 /// What a thread does: asks one after the other, until there was nobody to be asked for a while.
 fn serve() {
     while let Some(question) = next() {
-        let for_all = question.ask();
+        let asked = catch_unwind(AssertUnwindSafe(|| question.ask()));
+        let for_all = asked.unwrap_or_else(|panic| {
+            tracing::error!("who was to be woken by an answer panicked");
+            // It may be of a type whose drop panics.
+            std::mem::forget(panic);
+            None
+        });
         let same = lock(&DESK).asked(question.whom, for_all.is_some());
         if let Some(error) = for_all {
             tell_all(&same, &error);
@@ -258,6 +274,8 @@ fn next() -> Option<Question> {
     }
 }
 
+/// What nobody is to be told who has a queue pair.
+pub(super) const CLOSED: ConnectError = ConnectError::NoRoute { why: "the device that asked was closed meanwhile" };
 const ANOTHER_WAY: ConnectError =
     ConnectError::NoRoute { why: "what was asked for is another address than the one to connect to" };
 /// Who are asked at once.

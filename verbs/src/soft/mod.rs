@@ -77,6 +77,7 @@ pub(crate) use roce::{Acceptance, End, Inbox, Key, Network as CmNetwork, Network
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;
+pub(crate) use switches::no_peer_access;
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "soft0";

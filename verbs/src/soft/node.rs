@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::asking::{Answer, Found, Seen, Whom};
+use super::asking::{Answer, CLOSED, Found, Seen, Whom};
 use super::control::{self, Control, Drained, Greeted, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
@@ -118,11 +118,21 @@ impl Node {
     /// As [`network`](Node::network), for one who can do without: `None` where it could not be had not long ago. Trying may
     /// take seconds.
     pub(crate) fn network_if_any(&self) -> Result<Option<Arc<Network>>, NetworkError> {
-        let is_refused = lock(&self.refused).is_some_and(|at| at.elapsed() < REFUSED);
-        if is_refused && self.network.get().is_none() {
+        let in_use = || self.network.get().cloned();
+        if let Some(network) = in_use() {
+            return Ok(Some(network));
+        }
+        let is_refused = || lock(&self.refused).is_some_and(|at| at.elapsed() < REFUSED);
+        if is_refused() {
             return Ok(None);
         }
-        self.network().map(Some)
+        let _joining = lock(&self.joining);
+        match in_use() {
+            // While it was another's turn to try.
+            None if is_refused() => Ok(None),
+            None => self.join().map(Some),
+            network => Ok(network),
+        }
     }
 
     fn join(&self) -> Result<Arc<Network>, NetworkError> {
@@ -159,8 +169,7 @@ impl Node {
             Some(link) => link,
             None => {
                 let link = control::establish(&home, peer)?;
-                // Nobody hears of it where it was closed meanwhile.
-                node.upgrade().ok_or(ConnectError::PeerGone { node: home.id() })?.adopt(link)
+                node.upgrade().ok_or(CLOSED)?.adopt(link)
             }
         };
         Ok(Found::Here(Box::new(Seen::by(link, address)?)))

@@ -21,6 +21,11 @@ pub(crate) fn no_pinning() -> bool {
     is_on("QPAIR_NO_PINNING")
 }
 
+/// `QPAIR_NO_PEER_ACCESS=1`: no GPU is let in to another's memory, so that CUDA's driver copies between them by way of the processor's.
+pub(crate) fn no_peer_access() -> bool {
+    is_on("QPAIR_NO_PEER_ACCESS")
+}
+
 fn is_on(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
 }

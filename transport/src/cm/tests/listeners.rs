@@ -23,6 +23,34 @@ fn accepted() -> (Sockets, SocketId, TcpStream) {
 }
 
 #[test]
+fn a_hello_that_is_read_late_has_a_while_still() {
+    let (mut sockets, _, address) = listening();
+    let late = NOW + 5 * SECOND;
+    let (socket, mut peer) = guest(&mut sockets, address);
+    sockets.hold(socket, late);
+    assert!(sockets.is_brisk(late));
+    for now in [late, late + SECOND / 2] {
+        sockets.expire(now);
+        assert!(sockets.notices().is_empty(), "{:?}", sockets.notices());
+    }
+    // Nothing more is read until it is released.
+    peer.write_all(&record(&Message::Ready)).unwrap();
+    sockets.poll(Some(Duration::from_millis(50)), late).unwrap();
+    assert!(sockets.notices().is_empty());
+    sockets.release(socket, late);
+    assert!(
+        matches!(&sockets.notices()[..], [Notice::Ended { socket: ended, .. }] if *ended == socket),
+        "it was not due"
+    );
+    sockets.notices().clear();
+    let (socket, _peer) = guest(&mut sockets, address);
+    sockets.hold(socket, late);
+    sockets.expire(late + SECOND);
+    assert!(matches!(&sockets.notices()[..], [Notice::TimedOut { socket: late }] if *late == socket));
+    assert!(!sockets.is_brisk(late), "nothing is held any more");
+}
+
+#[test]
 fn what_is_said_of_a_stream_that_ended_is_meant_for_no_other() {
     let (mut sockets, _, address) = listening();
     let mut first = connect(address);

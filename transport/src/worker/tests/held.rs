@@ -235,22 +235,4 @@ fn who_waits_too_long_is_turned_away() {
     assert!(worker.held.is_empty());
 }
 
-#[test]
-fn a_hello_that_is_read_late_has_a_while_still() {
-    const LIMIT: Duration = Duration::from_millis(100);
-    let running = Stopped::new();
-    running.go_on();
-    let mut worker = Worker::new(Config::default().hello_timeout(LIMIT)).unwrap();
-    let listener = worker.listen("127.0.0.1:0").unwrap();
-    let mut caller = connect(listener.local_addr());
-    worker.wait(Some(LIMIT / 4)).unwrap();
-    let hello = worker.hello(running.addresses[0], 1, 64);
-    caller.write_all(&[preface(), record(&Message::Hello(hello))].concat()).unwrap();
-    // The program does something else.
-    std::thread::sleep(2 * LIMIT);
-    let calling = answered(caller);
-    assert!(matches!(next(&mut worker), Event::Accepted { .. }));
-    drop(calling.join().unwrap());
-}
-
 const PROCESS: &str = "QPAIR_TEST_HELD";

@@ -46,8 +46,9 @@ pub(super) const OUT_OF_MEMORY: i32 = 2;
 pub(super) const NOT_SUPPORTED: i32 = 801;
 /// `CUresult` of a context that was given access before.
 pub(super) const PEER_ACCESS_ENABLED: i32 = 704;
-#[cfg(feature = "cuda")]
-const PEER_ACCESS_UNSUPPORTED: i32 = 217;
+/// `CUresult` of devices of which one does not reach the other, and of one that reaches as many as it can.
+pub(super) const PEER_ACCESS_UNSUPPORTED: i32 = 217;
+pub(super) const TOO_MANY_PEERS: i32 = 711;
 /// `CUresult` of an event that a stream has not come to.
 pub(super) const NOT_READY: i32 = 600;
 
