@@ -309,7 +309,8 @@ impl Config {
     /// It begins with [`connect`](crate::Worker::connect), and covers all of it: looking up a name, waiting for a turn (128
     /// handshakes are under way at once; one that takes longer than 250 ms lets the next begin), and coming back to a peer that
     /// has no room. Such a peer is called again after 10 to 20 ms, then after twice that and so on up to 2 s, at random
-    /// within each, so that many who were sent away do not come back together.
+    /// within each, so that many who were sent away do not come back together. An answer that this side reads late, and for whose
+    /// queue pair another process of the host has to answer, has a second for that all the same.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
