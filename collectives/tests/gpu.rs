@@ -72,13 +72,21 @@ fn agrees<T: Element + Debug>(
 #[test]
 fn ranks_of_a_process_may_be_one_for_each_gpu() {
     let mut gpus = vec![gpu()];
-    if std::env::var_os("QPAIR_TEST_GPU").is_none() {
+    let is_fake = std::env::var_os("QPAIR_TEST_GPU").is_none();
+    if is_fake {
         let more = qpair_fake_cuda::control::add_device().expect("the library is built beside the tests");
         gpus.push(Gpu::open(more.ordinal() as usize).expect("a GPU"));
     } else {
         gpus.push(gpu());
     }
+    let counted = |what: &str| -> u64 {
+        let of = |gpu: &Gpu| qpair_fake_cuda::control::Device::of(gpu.ordinal() as i32).count(what).expect("a device");
+        gpus.iter().map(of).sum()
+    };
     let comms = Communicator::group_on(&gpus).expect("a group");
+    if is_fake {
+        assert_eq!(counted("cuCtxEnablePeerAccess"), 2, "they reach each other from the start");
+    }
     std::thread::scope(|scope| {
         for (comm, gpu) in comms.into_iter().zip(&gpus) {
             scope.spawn(move || {
@@ -91,6 +99,9 @@ fn ranks_of_a_process_may_be_one_for_each_gpu() {
             });
         }
     });
+    if is_fake {
+        assert_eq!(counted("staged"), 0);
+    }
     assert!(matches!(Communicator::group_on(&[]), Err(BootstrapError::Size { size: 0, .. })));
 }
 

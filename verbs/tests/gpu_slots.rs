@@ -81,6 +81,24 @@ fn bytes_come_and_go_by_slots_of_the_processor_and_of_a_neighbour() {
     assert_eq!(other_fake.violations(), "");
 }
 
+#[test]
+fn slots_of_a_neighbour_are_of_one_that_is_reached_and_are_so_before_a_stream_is_held() {
+    let ((near, fake), (other, other_fake)) = (gpu(), gpu());
+    let mut stage = GpuStage::through(&domain(), near, other, 2, 64).unwrap();
+    let hold = near.hold().unwrap();
+    let from = buffer(near, &[5; 64]);
+    stage.fill(0, &from, 0..64).expect("started");
+    until_done(&mut stage, 0);
+    assert_eq!(slot(&stage, 0, 64), [5; 64]);
+    hold.release();
+    assert_eq!(fake.count("staged").unwrap() + other_fake.count("staged").unwrap(), 0);
+    assert_eq!((fake.violations(), other_fake.violations()), (String::new(), String::new()));
+    let (apart, fake) = gpu();
+    fake.set("peer", 0).unwrap();
+    let refused = GpuStage::through(&domain(), near, apart, 2, 64).unwrap_err().to_string();
+    assert!(refused.contains("take pinned slots"), "{refused}");
+}
+
 /// The processor does not reach what a neighbour has: a kernel does.
 #[test]
 fn words_of_slots_are_read_and_written_wherever_they_are() {

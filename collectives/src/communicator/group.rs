@@ -51,9 +51,15 @@ impl Communicator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// GPUs that reach each other's memory are let in to that, which is better done before streams are held.
+    ///
     /// # Errors
     /// As [`group`](Self::group).
     pub fn group_on(gpus: &[Gpu]) -> Result<Vec<Communicator>, BootstrapError> {
+        // Now, and not with the first copy, when streams may be held.
+        for (place, gpu) in gpus.iter().enumerate() {
+            gpus[..place].iter().for_each(|other| _ = gpu.reaches(other));
+        }
         let here = whereabouts();
         let at = |gpu: &Gpu| {
             let address = gpu.attributes().pci_address.parse::<PciAddress>().ok();
