@@ -82,7 +82,7 @@ fn start() -> Outcome<AsyncWorker> {
 /// Answers each request with what it says.
 async fn serve(worker: AsyncWorker) -> Outcome {
     loop {
-        match worker.next_event().await {
+        match worker.next_event().await? {
             Event::Request(request) => {
                 let answer = request.message.into_bytes();
                 worker.with(|worker| {

@@ -22,7 +22,7 @@
 //!
 //! let talk = async {
 //!     let ep = worker.connect(server.local_addr()).await?;
-//!     let back = worker.accept().await;
+//!     let back = worker.accept().await?;
 //!     worker.send(ep, Tag(7), &b"hello"[..]).await?;
 //!     let (_, message) = worker.recv(back, Tag(7)).await?;
 //!     assert_eq!(&message[..], b"hello");

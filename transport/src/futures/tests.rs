@@ -77,7 +77,7 @@ fn every_operation_is_a_future() {
     let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
         let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await;
+        let back = b.accept().await.unwrap();
         let sent = a.send(ep, Tag(1), &b"hello"[..]).await.unwrap();
         assert!(matches!(sent, Payload::Bytes(bytes) if bytes == b"hello"[..]));
         let (tag, message) = b.recv(back, Tag(1)).await.unwrap();
@@ -97,7 +97,7 @@ fn every_operation_is_a_future() {
         let dead = a.connect("127.0.0.1:1").await.unwrap_err();
         assert!(matches!(dead, Refused::Closed(_)), "{dead}");
         let ep = a.connect_datagram(address).await.unwrap();
-        let back = b.accept().await;
+        let back = b.accept().await.unwrap();
         a.send(ep, Tag(2), &b"a datagram"[..]).await.unwrap();
         let (_, message) = b.recv(back, Tag(2)).await.unwrap();
         assert!(message == b"a datagram"[..]);
@@ -112,13 +112,13 @@ fn tasks_that_wait_are_woken_by_what_others_do() {
     let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let server = b.clone();
     others.push(Box::pin(async move {
-        let back = server.accept().await;
+        let back = server.accept().await.unwrap();
         let memory = server.with(|worker| worker.domain().alloc(100_000)).unwrap();
         let (memory, tag, len) = server.recv_into(back, Tag(1), memory).await.unwrap();
         let Local::Buffer(memory) = memory else { panic!() };
         server.send(back, tag, memory[..len].to_vec()).await.unwrap();
         loop {
-            if let Event::Request(request) = server.next_event().await {
+            if let Event::Request(request) = server.next_event().await.unwrap() {
                 server
                     .with(|worker| {
                         worker.respond(request.reply, request.message.into_bytes()).map_err(|(error, _)| error)
@@ -161,7 +161,7 @@ fn a_future_may_be_dropped_at_any_point() {
         let address = b.listen("127.0.0.1:0").unwrap().local_addr();
         let main = async move {
             let ep = a.connect(address).await.unwrap();
-            let back = b.accept().await;
+            let back = b.accept().await.unwrap();
             let poll_both = || {
                 a.shared().borrow_mut().advance().unwrap();
                 b.shared().borrow_mut().advance().unwrap();
@@ -198,14 +198,14 @@ fn failures_are_results_and_hand_the_memory_back() {
     let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
         let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await;
+        let back = b.accept().await.unwrap();
         let memory = a.with(|worker| worker.domain().alloc(8)).unwrap();
         let receiving = a.recv_into(ep, Tag(1), memory);
         b.with(|worker| worker.abort(back));
         let failed = receiving.await.unwrap_err();
         assert!(matches!(failed.error, Refused::Failed(OpError::Closed) | Refused::Recv(_)), "{failed}");
         assert!(matches!(failed.returned, Returned::Memory(Local::Buffer(_))));
-        while !matches!(a.next_event().await, Event::Closed { .. }) {}
+        while !matches!(a.next_event().await.unwrap(), Event::Closed { .. }) {}
         let failed = a.send(ep, Tag(1), &b"gone"[..]).await.unwrap_err();
         assert!(matches!(failed.error, Refused::Send(_)));
         assert!(matches!(failed.returned, Returned::Payload(_)));
@@ -220,7 +220,7 @@ fn what_no_future_began_is_an_event() {
     let main = async move {
         let counter = a.with(|worker| worker.counter()).unwrap();
         let wait = a.with(|worker| worker.when_counted(counter, 0)).unwrap();
-        assert!(matches!(a.next_event().await, Event::Counted { op, value: 0, .. } if op == wait));
+        assert!(matches!(a.next_event().await.unwrap(), Event::Counted { op, value: 0, .. } if op == wait));
     };
     run(main, others);
 }
@@ -282,8 +282,14 @@ fn who_waits_when_the_driver_goes_is_told() {
     let waker = Waker::from(count.clone());
     let mut receiving = Box::pin(a.recv(Source::Any, Tag(1)));
     begin(receiving.as_mut(), &waker);
+    let (mut accepting, mut noticing) = (Box::pin(a.accept()), Box::pin(a.next_event()));
+    begin(accepting.as_mut(), &waker);
+    begin(noticing.as_mut(), &waker);
     drop(drive);
-    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    assert_eq!(count.0.load(Ordering::Relaxed), 3);
+    let mut context = Context::from_waker(&waker);
+    assert!(matches!(accepting.as_mut().poll(&mut context), Poll::Ready(Err(Refused::Stopped))));
+    assert!(matches!(noticing.as_mut().poll(&mut context), Poll::Ready(Err(Refused::Stopped))));
     let Poll::Ready(Err(failed)) = receiving.as_mut().poll(&mut Context::from_waker(&waker)) else { panic!("waits") };
     assert!(matches!(failed.error, Refused::Stopped));
 }
@@ -295,7 +301,7 @@ fn a_message_whose_receive_is_dropped_is_not_lost() {
     let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
         let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await;
+        let back = b.accept().await.unwrap();
         a.send(ep, Tag(1), &b"kept"[..]).await.unwrap();
         while b.with(|worker| worker.probe(back, Tag(1))).is_none() {
             shared::with(b.shared(), shared::Shared::advance).unwrap();
@@ -304,7 +310,7 @@ fn a_message_whose_receive_is_dropped_is_not_lost() {
         begin(receiving.as_mut(), Waker::noop());
         shared::with(b.shared(), shared::Shared::advance).unwrap();
         drop(receiving);
-        assert!(matches!(b.next_event().await, Event::Matched { message, .. } if message == *b"kept"));
+        assert!(matches!(b.next_event().await.unwrap(), Event::Matched { message, .. } if message == *b"kept"));
     };
     run(main, others);
 }
@@ -317,7 +323,7 @@ fn sends_wait_for_room() {
     let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
         let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await;
+        let back = b.accept().await.unwrap();
         let mut sends: Vec<_> =
             (0..20u8).map(|number| Box::pin(a.send(ep, Tag(number.into()), vec![number; 50]))).collect();
         for send in &mut sends {
@@ -352,11 +358,11 @@ fn a_connection_that_ended_is_not_accepted_any_more() {
         for _ in 0..3 {
             let ep = a.connect(address).await.unwrap();
             a.with(|worker| worker.abort(ep));
-            while !matches!(b.next_event().await, Event::Closed { .. }) {}
+            while !matches!(b.next_event().await.unwrap(), Event::Closed { .. }) {}
         }
         assert!(b.shared().borrow().accepted.is_empty());
         let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await;
+        let back = b.accept().await.unwrap();
         a.send(ep, Tag(1), &b"lives"[..]).await.unwrap();
         assert!(b.recv(back, Tag(1)).await.unwrap().1 == *b"lives");
     };
@@ -370,7 +376,7 @@ fn atomics_wait_for_room() {
     let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
         let ep = a.connect(address).await.unwrap();
-        b.accept().await;
+        b.accept().await.unwrap();
         let word = b.with(|worker| worker.domain().alloc(8).unwrap().expose(Access::REMOTE_ATOMIC).unwrap());
         // Far more than a connection has places for.
         const COUNT: u64 = 2000;

@@ -69,8 +69,19 @@ impl AsyncWorker {
     }
 
     /// The next connection that a peer makes.
-    pub async fn accept(&self) -> EndpointId {
-        Turn::new(&self.shared, |shared: &mut Shared| shared.accepted.pop_front()).await
+    ///
+    /// # Errors
+    /// [`Refused::Stopped`], after those that were made before.
+    pub async fn accept(&self) -> Result<EndpointId, Refused> {
+        self.next(|shared| shared.accepted.pop_front()).await
+    }
+
+    async fn next<T>(&self, mut take: impl FnMut(&mut Shared) -> Option<T> + Unpin) -> Result<T, Refused> {
+        let or_stopped = |shared: &mut Shared| match take(shared) {
+            Some(next) => Some(Ok(next)),
+            None => shared.stopped.then_some(Err(Refused::Stopped)),
+        };
+        Turn::new(&self.shared, or_stopped).await
     }
 
     /// Connects. Dropped before it is done, it gives the connection up.
@@ -237,10 +248,12 @@ impl AsyncWorker {
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
     /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
     /// connections ([`Event::Closed`]), and of those that peers made and that came to nothing ([`Event::Rejected`]). Of the
-    /// last two kinds the newest 1024 are kept, for whoever reaches the port can make them; of the others all. Waits for ever once
-    /// the worker has stopped.
-    pub async fn next_event(&self) -> Event {
-        Turn::new(&self.shared, Shared::next_event).await
+    /// last two kinds the newest 1024 are kept, for whoever reaches the port can make them; of the others all.
+    ///
+    /// # Errors
+    /// [`Refused::Stopped`], after those that came before.
+    pub async fn next_event(&self) -> Result<Event, Refused> {
+        self.next(Shared::next_event).await
     }
 
     #[cfg(test)]

@@ -73,7 +73,7 @@ fn crowded() -> (AsyncWorker, AsyncWorker, Bed, Vec<Woken>, Rc<Cell<u8>>) {
     let ep = run(
         async move {
             let ep = client.connect(address).await.unwrap();
-            server.accept().await;
+            server.accept().await.unwrap();
             ep
         },
         both,
