@@ -14,11 +14,11 @@ REASONS = {
     "WRITE 1 MiB": "Both copy as fast as this core can: twice 1 MiB fills its second-level cache, so that each run's figure"
                    " depends on how its pages fall into it, by more than the two differ.",
     "WRITE 16 MiB": "Both copy at the speed of memory.",
-    "4 ranks, 16 B": "Two ranks share each core: an operation takes at least two switches of a core, some 0.6 us each, and"
-                     " the rest depends on who comes first.",
-    "4 ranks, 64 B": "As at 16 B.",
-    "4 ranks, 256 B": "As at 16 B.",
 }
+
+for _size in ("16 B", "64 B", "256 B"):
+    REASONS[f"4 ranks, {_size}"] = ("Two ranks share each core: an operation takes at least two switches of a core, some 0.6 us each, and"
+                                    " the rest depends on who comes first.")
 
 # Two ranks whose cores share a cache, by callgrind.
 _CODE = ("A message takes 50 ns between cores that share a cache, and the operation as long as its code: some 2,200 instructions,"

@@ -118,7 +118,8 @@ impl Context {
     /// Creates a completion queue whose events go to `channel`.
     ///
     /// # Errors
-    /// As [`create_cq`](Context::create_cq), and [`CreateError::ForeignObject`] if the channel is of another kind of device.
+    /// As [`create_cq`](Context::create_cq), and [`CreateError::ForeignObject`] if the channel is of another kind of device, or
+    /// with libibverbs of another context.
     pub fn create_cq_on(&self, depth: u32, channel: &CompletionChannel) -> Result<CompletionQueue, CreateError> {
         match &self.provider {
             Provider::Soft(node) => CompletionQueue::soft(node.home(), depth, Some(channel)),

@@ -2,7 +2,8 @@
 //!
 //! A posted buffer moves into its work request and comes back with its completion; memory that a peer may write is
 //! another type than memory that this program may touch. So safe code never reads or writes what a device may be
-//! writing. The device `soft0` needs no hardware: it moves data between queue pairs of one host through shared memory.
+//! writing. The device `soft0` needs no hardware: it moves data between queue pairs of one host through shared memory, and
+//! between hosts by RoCEv2 over UDP.
 //!
 //! ```
 //! use qpair_verbs::{Access, Context};

@@ -85,8 +85,9 @@ impl ProtectionDomain {
 
     /// The same, pinned for all GPUs of this process: copies between it and their memory go straight there, at the speed of
     /// the bus. It is not write-combined, so that the processor reads it as any other. A buffer of more than
-    /// 256 KiB is unpinned when it is dropped; smaller ones share arenas of some MiB, which are pinned whole, and stay so as long
-    /// as the device is open.
+    /// 256 KiB is unpinned when it is dropped, or once no stream of a GPU is held any more ([`GpuHold`](crate::GpuHold));
+    /// smaller ones share arenas of some MiB, which are pinned whole, and stay so as long as the device is open, with
+    /// libibverbs as long as the domain is there.
     ///
     /// Processes of the host that map it pin their mapping on its first long copy between it and a GPU, whether or not it is
     /// pinned here; where their driver refuses, they copy as from any memory, and log that.

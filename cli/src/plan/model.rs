@@ -19,7 +19,7 @@ use crate::output::{print, print_object};
   qpair plan model --gpu --json > model.json        with what a GPU takes here, measured now
   qpair plan compare all-reduce -n 8 --model model.json")]
 pub struct ModelArgs {
-    /// `here`, what QPAIR_COST_MODEL names, or else what is measured once and kept; `measure`; `default`; or a file
+    /// `here`, what QPAIR_COST_MODEL names, or else what is measured and kept; `measure`; `default`; or a file
     #[arg(value_name = "MODEL", default_value = "here")]
     model: PathBuf,
     /// Measure what operations take on this GPU, the first unless its number is given, and between it and one of another island

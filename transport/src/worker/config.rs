@@ -140,10 +140,11 @@ impl Config {
     /// A rail that fails, or takes many times as long as it should, is left out, and what was under way there is read over
     /// the others; after a tenth of a second, and longer each time, a probe tries it again.
     /// [`Explanation`](crate::Explanation) tells how each stands. With [`recovery`](Config::recovery), a connection whose
-    /// first rail fails goes on over the next that is on the worker's device on both sides.
+    /// first rail fails goes on over another: of the same device first, then of any.
     ///
     /// On several devices, all memory of the worker's domain is registered with each. What an application offers by
-    /// [`Payload::Exposed`](crate::Payload::Exposed) is read over the rails of the worker's own device.
+    /// [`Payload::Exposed`](crate::Payload::Exposed) is read over all rails where [`Worker::remote`](crate::Worker::remote) has
+    /// named it, and over those of the worker's own device where a [`RemoteSlice`](qpair_verbs::RemoteSlice) does.
     #[must_use]
     pub fn rails(mut self, rails: impl IntoIterator<Item = Rail>) -> Self {
         self.rails = rails.into_iter().collect();
@@ -309,8 +310,9 @@ impl Config {
     /// It begins with [`connect`](crate::Worker::connect), and covers all of it: looking up a name, waiting for a turn (128
     /// handshakes are under way at once; one that takes longer than 250 ms lets the next begin), and coming back to a peer that
     /// has no room. Such a peer is called again after 10 to 20 ms, then after twice that and so on up to 2 s, at random
-    /// within each, so that many who were sent away do not come back together. An answer that this side reads late, and for whose
-    /// queue pair another process of the host has to answer, has a second for that all the same.
+    /// within each, and later by as much as it asks for, so that many who were sent away do not come back together. An answer
+    /// that this side reads late, and for whose queue pair another process of the host has to answer, has a second for that all
+    /// the same.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;

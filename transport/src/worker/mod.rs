@@ -380,7 +380,8 @@ impl Worker {
 
     /// Begins to connect to a worker that listens at a TCP address. Messages may be sent at once; they go out when the
     /// connection is up. [`Event::Connected`] or [`Event::Closed`] follows, within [`Config::connect_timeout`]. Nothing blocks:
-    /// a host's name is looked up meanwhile, by a thread that ends with that.
+    /// a host's name is looked up meanwhile, by a thread that ends with that. (A peer by rdma_cm that is the first use of the
+    /// software device's network waits for those who share its port, seconds at most.)
     ///
     /// Of several addresses, of a list or a name, the first that connects is taken: each is given a quarter of a second before
     /// the next is tried too, IPv6 and IPv4 in turn.

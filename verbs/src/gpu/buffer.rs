@@ -28,7 +28,9 @@ use crate::error::GpuError;
 /// Dropping it waits, as `cudaFree` does, for all that the GPU's streams were given before, so that kernels which were given its
 /// [`address`](GpuBuffer::address) have ended when the memory goes, also where an error or a panic ends a function early. While a
 /// stream of the GPU is [held](super::GpuHold) it does not wait: the memory is kept until none is, and given back then by a
-/// thread of this library. A program that always holds some stream has it back never.
+/// thread of this library. A program that always holds some stream has it back never; a hold that another thread begins in just the
+/// moment of the drop is waited for. Of [adopted](super::Gpu::adopt) memory the owner is dropped, without a wait: what uses the
+/// memory is the owner's to wait for.
 #[derive(Debug)]
 pub struct GpuBuffer {
     allocation: Arc<Allocation>,

@@ -224,7 +224,8 @@ impl GpuStage {
     /// once the slot is [done](GpuStage::is_done).
     ///
     /// # Errors
-    /// As [`fill`](GpuStage::fill), and [`GpuError::Elements`], [`GpuError::NotCalculated`] of a program's own operation.
+    /// As [`fill`](GpuStage::fill), and [`GpuError::Elements`], [`GpuError::NotCalculated`] of a program's own operation;
+    /// unless it was [prepared](GpuStage::prepare_to_combine), [`GpuError::OutOfMemory`].
     ///
     /// # Panics
     /// As [`fill`](GpuStage::fill).

@@ -55,7 +55,8 @@ use crate::sync::lock;
 ///   the GPU, as collectives have.
 ///
 /// Memory that a [`GpuBuffer`](super::GpuBuffer) has of its own, and of peers that this library has opened, is given back once no
-/// stream of that GPU is held: so long it is kept, by a thread of this library.
+/// stream of that GPU is held: so long it is kept, by a thread of this library. Memory of the processor that this library has
+/// pinned is unpinned once no stream of any GPU is.
 ///
 /// CUDA does not know of this order. What has to do with each other on the GPU by events or streams has that order too.
 pub struct GpuHold {

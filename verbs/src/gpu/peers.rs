@@ -2,7 +2,7 @@
 //!
 //! Memory of `cuMemAlloc`, and what was opened by a handle, another GPU reaches once its context has access to that of the memory
 //! (`cuCtxEnablePeerAccess`); mapped memory, once that device was let in to each range (`cuMemSetAccess`). Both are done for two GPUs
-//! when memory of the two is copied first, since each costs all allocations that follow.
+//! when memory of the two is copied first, or somebody asks, since each costs all allocations that follow.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

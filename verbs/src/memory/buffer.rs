@@ -57,7 +57,8 @@ impl Buffer {
         Slab::new(self)
     }
 
-    /// The vector that was registered with [`ProtectionDomain::register`](crate::ProtectionDomain::register).
+    /// The vector that was registered with [`ProtectionDomain::register`](crate::ProtectionDomain::register). It is empty where
+    /// a device that failed may still write to the memory, which is leaked then.
     ///
     /// # Errors
     /// The buffer, if it came from the domain's own allocator.

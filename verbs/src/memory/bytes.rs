@@ -87,7 +87,8 @@ impl BytesRegion {
     /// Withdraws the key, waits until no peer is in the middle of reading, and gives the bytes back.
     ///
     /// # Errors
-    /// [`BytesRevokeFailed`] with the region, if a stopped peer sits in an access: that is waited for up to three seconds.
+    /// [`BytesRevokeFailed`] with the region, if a stopped peer sits in an access, which is waited for up to three seconds, or
+    /// the device refuses.
     pub fn revoke(self) -> Result<Bytes, BytesRevokeFailed> {
         self.take_back(true)
     }

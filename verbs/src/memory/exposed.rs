@@ -183,8 +183,8 @@ impl ExposedRegion {
     /// Withdraws the key, waits until no peer is in the middle of an access, and gives the memory back.
     ///
     /// # Errors
-    /// [`RevokeFailed`] with the region, while posted work or windows name it, or a stopped peer sits in an access: that is
-    /// waited for up to three seconds.
+    /// [`RevokeFailed`] with the region, while posted work or windows name it, a stopped peer sits in an access, which is
+    /// waited for up to three seconds, or the device refuses.
     pub fn revoke(self) -> Result<Buffer, RevokeFailed> {
         self.take_back(true)
     }
@@ -332,6 +332,7 @@ impl RegionSlice {
     /// # Errors
     /// [`MemoryError::Range`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.region.grant.progress();
         let at = self.at(offset, into.len())?;
         // SAFETY: `at` spans `into.len()` bytes of the region; the copy bears concurrent writers.
         Ok(unsafe { Spot::host(into.as_mut_ptr()).copy_from(self.region.spot(at), into.len()) }?)

@@ -217,8 +217,8 @@ impl Prepared {
     /// Connects to the peer at `address`: INIT to RTR to RTS. Does not wait for the peer to do the same. RC and UC.
     ///
     /// The software device asks the peer's for its queue pair, where that is another process of this host, and is answered by
-    /// a thread of it: a process that is stopped (SIGSTOP) is waited for, 5 s at most. Whoever must not wait has an
-    /// [`Inquiry`](crate::Inquiry) ask before.
+    /// a thread of it: a process that is stopped (SIGSTOP) is waited for, 5 s at most. So are those who share the network's
+    /// port, by the first connection to another host. Whoever must not wait has an [`Inquiry`](crate::Inquiry) ask before.
     ///
     /// # Errors
     /// [`ConnectError`] if the peer is not there, is of another kind, or no wire leads there.
@@ -234,7 +234,8 @@ impl Prepared {
         self.receive_from(address, None)
     }
 
-    /// Brings a datagram queue pair to RTS. UD only.
+    /// Brings a datagram queue pair to RTS. UD only. The first one of the software device gets a place on its network, for which it
+    /// may wait as [`connect`](Prepared::connect) does.
     ///
     /// # Errors
     /// [`ConnectError::Modify`] on RC and UC.

@@ -131,8 +131,8 @@ impl<'a> SendRequest<'a> {
         self
     }
 
-    /// Starts only after all earlier READs and atomics of this queue pair are done. The software device does every
-    /// request in order, so that there a fence has nothing to wait for.
+    /// Starts only after all earlier READs and atomics of this queue pair are done. Between queue pairs of one host the software
+    /// device does every request in order, so that a fence has nothing to wait for there; on the network it has.
     #[inline(always)]
     pub fn fenced(mut self) -> Self {
         self.wr.fenced = true;

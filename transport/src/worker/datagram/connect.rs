@@ -24,6 +24,9 @@ impl Worker {
     /// signs of life here, not its device: one that does not poll within [`Config::keepalive`](crate::Config::keepalive)'s
     /// detection counts as lost.
     ///
+    /// The first one makes the queue pair in this call. If that is the first use of the software device's network by this
+    /// process, those who share its port are asked, which takes seconds where they are stopped.
+    ///
     /// ```
     /// use qpair_transport::{Config, Event, Flow, Tag, Worker};
     ///
