@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::known::{Known, Origin};
 use super::unbound::unbound;
 use crate::cost::CostModel;
+use crate::deadline::Deadline;
 use crate::fnv::Fnv;
 use crate::parallel::cores;
 use crate::regular;
@@ -147,11 +149,19 @@ pub(super) fn age(path: &Path) -> Option<Duration> {
 }
 
 /// Nobody else has this at the same time, of those who ask for it in that folder, where the system has locks; until it is dropped.
+/// Who has it for long is stopped: then both have it, and what one of them keeps may be lost.
 pub(super) fn alone(folder: &Path) -> Option<File> {
     fs::create_dir_all(folder).ok()?;
     let folder = File::open(folder).ok()?;
-    rustix::fs::flock(&folder, FlockOperation::LockExclusive).ok()?;
-    Some(folder)
+    let until = Deadline::after(PATIENCE);
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(folder),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if !until.is_over() => std::thread::sleep(PAUSE),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// The model in a file that the user names.
@@ -174,6 +184,9 @@ fn text(file: File) -> io::Result<String> {
 const FORMAT: u32 = 13;
 /// Of a file.
 const LONGEST: u64 = 64 << 10;
+/// How long others may take to keep something, which is a file's writing.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -201,6 +214,15 @@ mod tests {
         assert_ne!(key(2).file::<Measured>(), key(2).file::<Fastest>());
         // Nothing but the file is left.
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn who_has_the_folder_for_long_holds_nobody_up_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = alone(folder.path()).expect("nobody has it");
+        assert!(alone(folder.path()).is_none());
+        drop(first);
+        assert!(alone(folder.path()).is_some());
     }
 
     #[test]
