@@ -146,6 +146,23 @@ fn memory_that_a_stopped_peer_may_be_reading_is_withheld() {
     peer.kill();
 }
 
+/// However much of it the peer might be inside of.
+#[test]
+fn dropping_a_worker_waits_once_for_a_peer_that_is_stopped_in_the_middle_of_reading() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let (peer, ep, _region) = reader(&mut worker);
+    for message in 0..10 {
+        let buffer = worker.domain().alloc(1 << 20).unwrap();
+        worker.send(ep, Tag(10 + message), buffer).unwrap();
+    }
+    let probe = worker.domain().expose(64, Access::REMOTE_READ).unwrap();
+    let _probe = stop(&peer, probe);
+    let start = Instant::now();
+    drop(worker);
+    // Three seconds for each would be half a minute.
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+}
+
 #[test]
 fn a_peer_killed_in_the_middle_of_reading_is_reported_in_time_and_memory_comes_back() {
     let mut worker = Worker::new(Config::default()).unwrap();

@@ -122,7 +122,7 @@ impl Grant {
         if windows.unsighted {
             self.home.sight(withdrawal);
         }
-        if have_ended && self.home.wait_left(withdrawal) {
+        if have_ended && self.home.wait_left_once(withdrawal) {
             return true;
         }
         self.home.abandon(std::mem::take(withdrawal));
@@ -136,8 +136,36 @@ impl Grant {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use crate::sync::Ordering;
     use crate::{Access, Context, RevokeBlocked};
+
+    #[test]
+    fn one_access_that_does_not_end_is_waited_for_once() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let home = pd.node().home();
+        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+        let (at_a, at_b) = (a.address(), b.address());
+        let (_a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let regions: Vec<_> = (0..20).map(|_| pd.expose(4096, Access::REMOTE_ALL).unwrap()).collect();
+        let later = pd.expose(4096, Access::REMOTE_ALL).unwrap();
+        let peer = home.member(b.number().0).unwrap();
+        peer.hazard().store(1, Ordering::SeqCst);
+        let start = Instant::now();
+        drop(regions);
+        // Three seconds each would be a minute.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        // Another access is another matter.
+        peer.hazard().store(3, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let dropping = scope.spawn(move || drop(later));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!dropping.is_finished(), "it is waited for");
+            peer.hazard().store(4, Ordering::SeqCst);
+        });
+    }
 
     /// The window is bound by a request that was posted before the region was to be revoked, and gone before that is tried again.
     #[test]

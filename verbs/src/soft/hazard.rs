@@ -52,7 +52,7 @@ impl Hazard {
 }
 
 /// A glance at an initiator's word: is it still inside the access it was in at first sight?
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sighting(u32);
 
 impl Sighting {

@@ -311,11 +311,26 @@ impl Home {
         wait_until(|| self.has_left(withdrawal))
     }
 
+    /// The same for whoever can do without: an access that was waited for in vain is not waited for once more.
+    pub(crate) fn wait_left_once(&self, withdrawal: &mut Withdrawal) -> bool {
+        self.has_left(withdrawal) || !self.stays(withdrawal) && self.wait_left(withdrawal)
+    }
+
+    /// True if all that is left to wait for are accesses that were waited for in vain.
+    fn stays(&self, withdrawal: &Withdrawal) -> bool {
+        let unsettled = lock(&self.unsettled);
+        let is_known = |peer: &PeerSighting| {
+            unsettled.withdrawals.iter().flat_map(|abandoned| &abandoned.peers).any(|known| known.is_same(peer))
+        };
+        let mut inside = withdrawal.peers.iter().filter(|peer| !peer.is_over());
+        self.engine_left(withdrawal.engine) && inside.all(is_known)
+    }
+
     /// Withdraws a key and waits until nobody uses it; false if a peer does not leave.
     pub(crate) fn withdraw_now(&self, rkey: Rkey) -> bool {
         let mut withdrawal = Withdrawal::default();
         self.withdraw(rkey, &mut withdrawal);
-        let left = self.wait_left(&mut withdrawal);
+        let left = self.wait_left_once(&mut withdrawal);
         if !left {
             self.abandon(withdrawal);
         }

@@ -62,6 +62,11 @@ impl PeerSighting {
         PeerSighting { _memory: memory, dead, public, who, sight }
     }
 
+    /// True if both saw one access.
+    pub(crate) fn is_same(&self, other: &PeerSighting) -> bool {
+        (self.public, self.who, self.sight) == (other.public, other.who, other.sight)
+    }
+
     /// True once the access seen is over.
     pub(crate) fn is_over(&self) -> bool {
         // SAFETY: mapped as long as `_memory` lives.
