@@ -375,7 +375,9 @@ fn ends_with_the_cable(what: &str) {
 fn a_rail_whose_cable_is_pulled_is_left_out_and_comes_back() {
     let Some(mut link) = Link::of(2) else { return };
     let (mut server, mut client) = both(&link, "rails");
+    // Each reads over both by then.
     server.says("begun");
+    client.says("begun");
     link.set("down 1");
     server.says("left out");
     client.says("all came");
