@@ -14,11 +14,10 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// What is to be dropped, in order. The thread ends when there is nothing, so that nobody has to end it.
+/// What is to be dropped, each once its function says so, in order otherwise. The thread ends when there is nothing that may be, so
+/// that nobody has to end it.
 struct Reaper {
-    waiting: VecDeque<Box<dyn Send>>,
-    /// What is to be dropped once its function says so.
-    parked: VecDeque<(May, Box<dyn Send>)>,
+    waiting: VecDeque<(May, Box<dyn Send>)>,
     runs: bool,
 }
 
@@ -27,10 +26,10 @@ type May = Box<dyn Fn() -> bool + Send>;
 /// Told when the thread ends.
 static IDLE: Condvar = Condvar::new();
 
-static REAPER: Mutex<Reaper> = Mutex::new(Reaper { waiting: VecDeque::new(), parked: VecDeque::new(), runs: false });
+static REAPER: Mutex<Reaper> = Mutex::new(Reaper { waiting: VecDeque::new(), runs: false });
 
-/// Something is parked, or was not long ago: a look without the lock.
-static PARKED: AtomicBool = AtomicBool::new(false);
+/// Whether something waits: a look without the lock.
+static WAITS: AtomicBool = AtomicBool::new(false);
 
 /// Says that what this thread drops by [`drop`] is dropped elsewhere from now on.
 pub(crate) fn do_not_wait_here() {
@@ -44,33 +43,35 @@ pub(crate) fn may_wait_here() -> bool {
 
 /// Drops a value: here, unless this thread [may not wait](may_wait_here).
 pub(crate) fn drop<T: Send + 'static>(value: T) {
-    if may_wait_here() {
+    drop_once(|| true, value);
+}
+
+/// The same, once `may` says so. Whoever changes what that says [says so](look_again).
+pub(crate) fn drop_once<T: Send + 'static>(may: impl Fn() -> bool + Send + 'static, value: T) {
+    if may_wait_here() && may() {
         std::mem::drop(value);
     } else {
-        give(value);
+        give_once(may, value);
     }
 }
 
 /// Has a value dropped on the thread for that. A panic of its drop ends there.
 pub(crate) fn give<T: Send + 'static>(value: T) {
+    give_once(|| true, value);
+}
+
+/// The same, once `may` says so. Whoever changes what that says [says so](look_again).
+pub(crate) fn give_once<T: Send + 'static>(may: impl Fn() -> bool + Send + 'static, value: T) {
     let mut reaper = lock(&REAPER);
-    reaper.waiting.push_back(Box::new(value));
+    reaper.waiting.push_back((Box::new(may), Box::new(value)));
+    WAITS.store(true, Ordering::SeqCst);
     reaper.start();
 }
 
-/// The same, once `may` says so. Whoever changes what that says [says so](unpark).
-pub(crate) fn park<T: Send + 'static>(may: impl Fn() -> bool + Send + 'static, value: T) {
-    let mut reaper = lock(&REAPER);
-    reaper.parked.push_back((Box::new(may), Box::new(value)));
-    PARKED.store(true, Ordering::SeqCst);
-    // It may say so by now.
-    reaper.start();
-}
-
-/// What is parked may be dropped now, perhaps.
+/// What waits may be dropped now, perhaps.
 #[inline]
-pub(crate) fn unpark() {
-    if PARKED.load(Ordering::SeqCst) {
+pub(crate) fn look_again() {
+    if WAITS.load(Ordering::SeqCst) {
         attend();
     }
 }
@@ -88,22 +89,19 @@ pub(crate) fn wait_a_while() {
 }
 
 impl Reaper {
-    fn has_next(&self) -> bool {
-        !self.waiting.is_empty() || self.parked.iter().any(|(may, _)| may())
+    /// The place of what is to be dropped next.
+    fn place(&self) -> Option<usize> {
+        self.waiting.iter().position(|(may, _)| may())
     }
 
     fn next(&mut self) -> Option<Box<dyn Send>> {
-        if let Some(next) = self.waiting.pop_front() {
-            return Some(next);
-        }
-        let place = self.parked.iter().position(|(may, _)| may())?;
-        let (_, next) = self.parked.remove(place)?;
-        PARKED.store(!self.parked.is_empty(), Ordering::SeqCst);
-        Some(next)
+        let next = self.place().and_then(|place| self.waiting.remove(place));
+        WAITS.store(!self.waiting.is_empty(), Ordering::SeqCst);
+        next.map(|(_, value)| value)
     }
 
     fn start(&mut self) {
-        if self.runs || !self.has_next() {
+        if self.runs || self.place().is_none() {
             return;
         }
         match std::thread::Builder::new().name(NAME.to_owned()).spawn(reap) {
@@ -183,21 +181,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parked_waits_for_its_time_and_holds_up_nothing() {
+    fn what_has_a_time_waits_for_it_and_holds_up_nothing() {
         static MAY: AtomicBool = AtomicBool::new(false);
         let may = || MAY.load(Ordering::SeqCst);
         let (to, from) = channel();
         let (late, soon) = (channel(), channel());
-        park(may, (Tells(late.0), to.clone()));
-        park(|| true, Tells(soon.0));
+        give_once(may, (Tells(late.0), to.clone()));
+        give_once(|| true, Tells(soon.0));
         give(Tells(to));
         for tells in [&from, &soon.1] {
             tells.recv_timeout(LIMIT).unwrap();
         }
-        unpark();
+        look_again();
         assert!(late.1.try_recv().is_err(), "it is not its time");
         MAY.store(true, Ordering::SeqCst);
-        unpark();
+        look_again();
         late.1.recv_timeout(LIMIT).unwrap();
     }
 

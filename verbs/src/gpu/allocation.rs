@@ -254,12 +254,12 @@ impl Drop for Memory {
         let is_own = matches!(self.kind, Kind::Mapped { .. } | Kind::Plain);
         // Giving it back waits for all streams.
         let device = self.device;
-        let may = !is_own || device.is_unheld();
+        let may = move || !is_own || device.is_unheld();
         // The driver may wait for what the GPU does, and an owner for anything.
-        if !(may && aside::may_wait_here() || matches!(self.kind, Kind::Gone)) {
+        if !(aside::may_wait_here() && may() || matches!(self.kind, Kind::Gone)) {
             let Memory { address, len, .. } = *self;
             let memory = Memory { device, address, len, kind: std::mem::replace(&mut self.kind, Kind::Gone) };
-            return if may { aside::give(memory) } else { aside::park(|| device.is_unheld(), memory) };
+            return aside::give_once(may, memory);
         }
         let driver = self.device.driver;
         let freed = self.device.enter().and_then(|_entered| match self.kind {

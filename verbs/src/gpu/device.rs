@@ -215,6 +215,11 @@ impl Device {
         unsafe { opened.as_ref() }
     }
 
+    /// All opened GPUs.
+    pub(super) fn all() -> impl Iterator<Item = &'static Device> {
+        (0..MAX_GPUS as u8).filter_map(|ordinal| Device::of(Place::gpu(ordinal)))
+    }
+
     pub(super) fn place(&self) -> Place {
         Place::gpu(self.ordinal)
     }

@@ -121,7 +121,6 @@ impl Gpu {
         // Where the call fails after all was given to the stream, dropping it lets that go on.
         let mut hold = GpuHold { device, word: device.words.take(device)? };
         device.words.held.fetch_add(1, Ordering::SeqCst);
-        HELD.fetch_add(1, Ordering::SeqCst);
         hold.word.value = hold.word.value.wrapping_add(1);
         let Word { there, value, .. } = hold.word;
         // What a NIC wrote is visible then too, where the GPU can see to that.
@@ -149,9 +148,8 @@ impl Drop for GpuHold {
     fn drop(&mut self) {
         self.word.here.store(self.word.value, Ordering::Release);
         self.device.words.give_back(self.word);
-        HELD.fetch_sub(1, Ordering::SeqCst);
         if self.device.words.held.fetch_sub(1, Ordering::SeqCst) == 1 {
-            aside::unpark();
+            aside::look_again();
         }
     }
 }
@@ -166,12 +164,8 @@ impl Device {
 
 /// Drops what waits for the streams of all GPUs when it is dropped: once none is held, and where that may be waited for.
 pub(crate) fn give_back<T: Send + 'static>(value: T) {
-    let is_none_held = || HELD.load(Ordering::SeqCst) == 0;
-    if is_none_held() { aside::drop(value) } else { aside::park(is_none_held, value) }
+    aside::drop_once(|| Device::all().all(Device::is_unheld), value);
 }
-
-/// Holds that there are, of all GPUs.
-static HELD: AtomicUsize = AtomicUsize::new(0);
 
 impl fmt::Debug for GpuHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -101,10 +101,9 @@ impl Drop for Imported {
         }
         // The driver may wait for what the GPU does.
         let device = self.gpu.device();
-        let may = device.is_unheld();
-        if !(may && aside::may_wait_here()) {
+        if !(aside::may_wait_here() && device.is_unheld()) {
             let imported = Imported { gpu: self.gpu, address: self.address, len: self.len, source };
-            return if may { aside::give(imported) } else { aside::park(|| device.is_unheld(), imported) };
+            return aside::give_once(|| device.is_unheld(), imported);
         }
         // SAFETY: mapped by `open` or `open_handle`; whoever keeps addresses in it keeps this value.
         let closed = device.enter().and_then(|_entered| unsafe {
