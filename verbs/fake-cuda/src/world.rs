@@ -123,6 +123,11 @@ impl World {
         usize::try_from(ordinal).ok().filter(|device| *device < self.devices.len()).ok_or(code::INVALID_DEVICE)
     }
 
+    /// Whether two devices, which may be one, reach each other's memory.
+    pub(crate) fn reach(&self, one: usize, other: usize) -> bool {
+        one == other || [one, other].iter().all(|device| self.devices[*device].settings.get("peer") != 0)
+    }
+
     /// The device of a context.
     pub(crate) fn device_of(&self, context: u64) -> Option<usize> {
         self.devices.iter().position(|device| device.context.handle == context)

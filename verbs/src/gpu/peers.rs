@@ -43,8 +43,7 @@ impl Device {
             // What may be of the moment is tried again with the next copy.
             matches!(error, GpuError::Driver { code: PEER_ACCESS_UNSUPPORTED | TOO_MANY_PEERS, .. })
         };
-        let is_settled = [let_in(self, other), let_in(other, self)].iter().all(|&settled| settled);
-        if is_settled {
+        if no_peer_access() || [let_in(self, other), let_in(other, self)] == [true; 2] {
             self.peers.met.fetch_or(bit(other), Ordering::AcqRel);
             other.peers.met.fetch_or(bit(self), Ordering::AcqRel);
         }
@@ -52,13 +51,6 @@ impl Device {
 
     /// Has `other` reach this GPU's memory.
     fn let_in(&self, other: &Device) -> Result<(), GpuError> {
-        if no_peer_access() {
-            return Err(GpuError::Driver {
-                call: "cuDeviceCanAccessPeer",
-                code: PEER_ACCESS_UNSUPPORTED,
-                name: "QPAIR_NO_PEER_ACCESS".to_owned(),
-            });
-        }
         let _entered = other.enter()?;
         // SAFETY: both are devices of the driver, and their contexts stay with the process; `other`'s is this thread's.
         let enabled = unsafe { other.driver.reach_context(other.number(), (self.number(), self.context())) };

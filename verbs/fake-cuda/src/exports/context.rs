@@ -101,10 +101,9 @@ extern "C" fn cuCtxSynchronize() -> Code {
 unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Code {
     call("cuDeviceCanAccessPeer", Needs::Device(device), |world, device| {
         let peer = world.device(peer)?;
-        let has = |device: usize| world.devices[device].settings.get("peer") != 0;
-        let both = device != peer && has(device) && has(peer);
+        let reaches = device != peer && world.reach(device, peer);
         // SAFETY: the caller's.
-        unsafe { put(can, c_int::from(both)) }
+        unsafe { put(can, c_int::from(reaches)) }
     })
 }
 
@@ -116,7 +115,7 @@ extern "C" fn cuCtxEnablePeerAccess(peer: u64, flags: c_uint) -> Code {
         if peer == device {
             return Err(code::INVALID_CONTEXT);
         }
-        if [device, peer].iter().any(|device| world.devices[*device].settings.get("peer") == 0) {
+        if !world.reach(device, peer) {
             return Err(code::PEER_ACCESS_UNSUPPORTED);
         }
         let peers = &mut world.devices[device].context.peers;

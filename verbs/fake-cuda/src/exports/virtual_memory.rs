@@ -251,12 +251,10 @@ unsafe extern "C" fn cuMemSetAccess(address: u64, size: usize, descs: *const Acc
             supported(desc.location.kind == LOCATION_DEVICE)?;
             valid(matches!(desc.flags, 0 | 1 | 3))?;
             let device = world.device(desc.location.id)?;
-            let can = |world: &World, device: usize| world.devices[device].settings.get("peer") != 0;
-            let peers = can(world, device);
             let (base, segments) = reserved(world, address, size as u64)?;
             let parts = whole(segments, address - base, size as u64)?;
             let owners: Vec<usize> = parts.iter().map(|at| segments[at].backing.device).collect();
-            let reached = owners.iter().all(|owner| *owner == device || peers && can(world, *owner));
+            let reached = owners.iter().all(|owner| world.reach(device, *owner));
             if !reached {
                 return Err(code::INVALID_DEVICE);
             }
