@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::bell::Rope;
-use super::control::{self, Link};
+use super::control::Link;
 use super::filler::Filler;
 use super::layout::QpInfo;
 use super::node::Node;
@@ -185,16 +185,18 @@ impl Desk {
         let is_served =
             self.threads > 0 && (self.busy.contains(&whom) || self.waiting.iter().any(|waiting| waiting.whom == whom));
         self.waiting.push_back(question);
-        let free: HashSet<_> = self.waiting.iter().map(|waiting| waiting.whom).collect();
-        match free.difference(&self.busy).count() {
-            _ if is_served => Needed::None,
-            free if free <= self.idle => Needed::Idle,
-            _ if self.threads < THREADS => {
-                self.threads += 1;
-                Needed::Another
-            }
-            _ => Needed::None,
+        if is_served {
+            return Needed::None;
         }
+        let waited_for: HashSet<_> = self.waiting.iter().map(|waiting| waiting.whom).collect();
+        if waited_for.difference(&self.busy).count() <= self.idle {
+            return Needed::Idle;
+        }
+        if self.threads == THREADS {
+            return Needed::None;
+        }
+        self.threads += 1;
+        Needed::Another
     }
 
     /// The thread that was to serve a question is not there: those of that kind to which nobody else has come.
@@ -241,11 +243,16 @@ fn serve() {
     }
 }
 
+/// Tells each the same, which is [for all](for_all).
 fn tell_all(questions: &[Question], error: &ConnectError) {
-    questions.iter().for_each(|question| question.tell(Err(for_all(error).unwrap_or_else(control::unanswered))));
+    for question in questions {
+        if let Some(error) = for_all(error) {
+            question.tell(Err(error));
+        }
+    }
 }
 
-/// The same for each who asks, where it is not about one queue pair.
+/// An error once more, for others who ask, where it is not about one queue pair.
 fn for_all(error: &ConnectError) -> Option<ConnectError> {
     match error {
         ConnectError::TimedOut { seconds } => Some(ConnectError::TimedOut { seconds: *seconds }),

@@ -157,7 +157,7 @@ impl Node {
         Ok(Found::Here(Box::new(Seen::by(self.link_to(soft)?, address)?)))
     }
 
-    /// The same, without keeping the device open for as long as that takes.
+    /// The same, without keeping the device open while another process is asked.
     pub(crate) fn find_apart(self: Arc<Self>, address: &QpAddress) -> Answer {
         let Some(&SoftAddress { node: peer, .. }) = self.device_here(address) else {
             return self.find(address);

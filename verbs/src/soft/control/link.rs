@@ -279,7 +279,7 @@ impl Link {
                 Err(ConnectError::BadAnswer { why: "the peer's queue pair has no bell" })
             }
             Answer::Waiting if self.is_dead() => Err(ConnectError::PeerGone { node: self.peer }),
-            Answer::Waiting => Err(unanswered()),
+            Answer::Waiting => Err(ConnectError::TimedOut { seconds: ANSWER.as_secs() }),
             Answer::Info(None) | Answer::Bounced(_) => Err(missing),
         }
     }
@@ -401,11 +401,6 @@ fn next_number() -> u64 {
 
 pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> ConnectError {
     move |source| ConnectError::System { what, source }
-}
-
-/// What becomes of a question that the peer's device does not answer.
-pub(crate) fn unanswered() -> ConnectError {
-    ConnectError::TimedOut { seconds: ANSWER.as_secs() }
 }
 
 /// The kernel drops descriptors that a process has no room for.

@@ -16,7 +16,7 @@ mod socket;
 mod thread;
 
 pub(crate) use establish::establish;
-pub(crate) use link::{Link, unanswered};
+pub(crate) use link::Link;
 pub(crate) use message::{BounceOp, Message};
 pub(crate) use peer_arenas::Reach;
 pub(crate) use serve::{Drained, Greeted, drain, greet, settle};
