@@ -1,5 +1,4 @@
-//! GPU memory beyond what the conformance suite has: memory of other libraries, of older drivers, of several GPUs, of processes
-//! that died; kernels that fail; and what is told where there is none. On a CUDA driver in memory; each test has GPUs of its own.
+//! GPU memory beyond what the conformance suite has: memory of other libraries, of older drivers, of processes that died; kernels that fail; and what is told where there is none. On a CUDA driver in memory; each test has GPUs of its own.
 
 use std::time::Duration;
 
@@ -10,15 +9,9 @@ use qpair_verbs::{
     WcStatus,
 };
 
-use support::{Far, gpu, hear, introduce, soft, wait_until};
+use support::{Far, contents, gpu, hear, introduce, soft, wait_until};
 
 mod support;
-
-fn bytes(buffer: &GpuBuffer) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len()];
-    buffer.read(0, &mut bytes).expect("its own memory");
-    bytes
-}
 
 fn done(cq: &mut CompletionQueue) -> Completion<'_> {
     cq.wait_for(LIMIT).expect("done in time")
@@ -53,7 +46,7 @@ fn memory_of_another_library_is_used_and_given_back_to_it() {
     let mut adopted = unsafe { gpu.adopt(address + 100, 5000, Box::new(theirs)) }.unwrap();
     adopted.write(0, &[7; 5000]).unwrap();
     let (_, copied) = write_over(adopted, gpu.alloc(5000).unwrap());
-    assert_eq!(bytes(&copied), [7; 5000]);
+    assert_eq!(contents(&copied), [7; 5000]);
     drop(copied);
     assert!(!fake.live().contains("mapping"), "{}", fake.live());
     assert_eq!(fake.violations(), "");
@@ -95,10 +88,10 @@ fn a_stream_that_is_held_goes_on_once_it_is_released_or_the_hold_is_dropped() {
             assert!(!behind.is_done().unwrap());
         }
         // This library's own work does not wait for it.
-        assert_eq!(bytes(&into), [0; 8], "in round {round}");
+        assert_eq!(contents(&into), [0; 8], "in round {round}");
         let_go(hold);
         behind.wait().unwrap();
-        assert_eq!(bytes(&into), [7; 8]);
+        assert_eq!(contents(&into), [7; 8]);
     }
     assert_eq!(fake.violations(), "");
 }
@@ -202,86 +195,8 @@ fn where_memory_can_not_be_shared_it_is_plain() {
     let mut from = gpu.alloc(3000).unwrap();
     from.write(0, &[5; 3000]).unwrap();
     let (_, into) = write_over(from, gpu.alloc(3000).unwrap());
-    assert_eq!(bytes(&into), [5; 3000]);
+    assert_eq!(contents(&into), [5; 3000]);
     assert!(fake.count("cuMemAlloc").unwrap() >= 2);
-}
-
-#[test]
-fn memory_of_two_gpus_is_copied_and_combined() {
-    let ((one, fake_one), (other, fake_other)) = (gpu(), gpu());
-    let (mut a, mut b) = (one.alloc(1000).unwrap(), other.alloc(1000).unwrap());
-    a.write(0, &[3; 1000]).unwrap();
-    b.write(0, &[4; 1000]).unwrap();
-    a.combine_from((0, &b, 0), 1000, Calc::of::<u8>(ReduceOp::Sum)).unwrap();
-    assert_eq!(bytes(&a), [7; 1000]);
-    b.copy_from(10, &a, 0, 500).unwrap();
-    assert_eq!(bytes(&b)[..20], [vec![4; 10], vec![7; 10]].concat());
-    a.scale(0, 1000, DataType::U8, Scale::Multiply(2.0)).unwrap();
-    assert_eq!(bytes(&a), [14; 1000]);
-    assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
-}
-
-/// Two GPUs, whose memory is mapped or plain, that reach each other or do not.
-fn two(is_mapped: bool, reach: bool) -> [(Gpu, control::Device); 2] {
-    [(); 2].map(|()| {
-        let fake = control::add_device().unwrap();
-        fake.set_attribute(102, i32::from(is_mapped)).unwrap();
-        fake.set("peer", u64::from(reach)).unwrap();
-        (Gpu::open(fake.ordinal() as usize).unwrap(), fake)
-    })
-}
-
-#[test]
-fn copies_between_two_gpus_go_straight_where_these_reach_each_other() {
-    for (is_mapped, reach) in [(true, true), (false, true), (true, false), (false, false)] {
-        let [(one, fake_one), (other, fake_other)] = two(is_mapped, reach);
-        let staged = || fake_one.count("staged").unwrap() + fake_other.count("staged").unwrap();
-        let (mut early, mut theirs) = (one.alloc(1000).unwrap(), other.alloc(1000).unwrap());
-        let exchange = |a: &mut GpuBuffer, b: &mut GpuBuffer| {
-            a.write(0, &[3; 1000]).unwrap();
-            b.copy_from(0, a, 0, 1000).unwrap();
-            b.write(0, &[4; 10]).unwrap();
-            a.copy_from(0, b, 0, 1000).unwrap();
-            assert_eq!(bytes(a), [vec![4; 10], vec![3; 990]].concat());
-        };
-        exchange(&mut early, &mut theirs);
-        // What is allocated later too.
-        let mut late = one.alloc(1000).unwrap();
-        exchange(&mut theirs, &mut late);
-        assert_eq!(one.reaches(&other), reach);
-        assert_eq!(staged(), if reach { 0 } else { 4 }, "mapped: {is_mapped}");
-        let asked =
-            fake_one.count("cuDeviceCanAccessPeer").unwrap() + fake_other.count("cuDeviceCanAccessPeer").unwrap();
-        assert_eq!(asked, 2, "each is asked once");
-        drop((early, theirs, late));
-        assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
-    }
-}
-
-/// One range that is refused, or one moment, closes nothing else.
-#[test]
-fn what_goes_wrong_between_two_gpus_costs_no_more_than_that() {
-    let [(one, fake_one), (other, fake_other)] = two(true, true);
-    let (refused, open, mut theirs) = (one.alloc(100).unwrap(), one.alloc(100).unwrap(), other.alloc(100).unwrap());
-    let staged = || fake_one.count("staged").unwrap() + fake_other.count("staged").unwrap();
-    fake_other.fail("cuCtxEnablePeerAccess", 1, code::OUT_OF_MEMORY).unwrap();
-    theirs.copy_from(0, &open, 0, 100).unwrap();
-    assert_eq!(staged(), 1);
-    fake_one.fail("cuMemSetAccess", 1, code::NOT_SUPPORTED).unwrap();
-    theirs.copy_from(0, &open, 0, 100).unwrap();
-    assert_eq!((staged(), one.reaches(&other)), (1, true));
-    theirs.copy_from(0, &refused, 0, 100).unwrap();
-    assert_eq!(staged(), 2);
-    assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
-}
-
-#[test]
-fn another_library_may_have_opened_the_way_between_two_gpus() {
-    let [(one, fake_one), (other, _)] = two(true, true);
-    let (a, mut b) = (one.alloc(100).unwrap(), other.alloc(100).unwrap());
-    fake_one.fail("cuCtxEnablePeerAccess", 1, code::PEER_ACCESS_ALREADY_ENABLED).unwrap();
-    b.copy_from(0, &a, 0, 100).unwrap();
-    assert!(one.reaches(&other));
 }
 
 #[test]
@@ -292,7 +207,7 @@ fn parts_of_one_memory_are_copied_and_combined_apart_from_each_other() {
     memory.copy_within(64, 0..32).unwrap();
     memory.combine_within(64, 32..64, Calc::of::<u8>(ReduceOp::Sum)).unwrap();
     let expected: Vec<u8> = (0..64).chain((0..32).map(|at| 2 * at + 32)).collect();
-    assert_eq!(bytes(&memory), expected);
+    assert_eq!(contents(&memory), expected);
     // Side by side they may lie, and not one over the other.
     memory.copy_within(0, 1..2).unwrap();
     for (offset, from) in [(0, 31..63), (33, 2..34), (5, 5..6)] {
@@ -316,7 +231,7 @@ fn elements_that_are_not_aligned_are_combined_all_the_same() {
         buffer.write(1, &[1_u32.to_ne_bytes(); 25].concat()).unwrap();
     }
     a.combine_from((1, &b, 1), 100, Calc::of::<u32>(ReduceOp::Sum)).unwrap();
-    assert_eq!(bytes(&a)[1..], [2_u32.to_ne_bytes(); 25].concat());
+    assert_eq!(contents(&a)[1..], [2_u32.to_ne_bytes(); 25].concat());
     let error = a.combine_from((0, &b, 0), 99, Calc::of::<u32>(ReduceOp::Sum)).unwrap_err();
     assert!(matches!(error, GpuError::Elements { len: 99, size: 4, .. }), "{error}");
 }
@@ -329,7 +244,7 @@ fn what_the_driver_refuses_is_told_and_nothing_is_left_under_way() {
     let error = buffer.write(0, &[1; 64]).unwrap_err();
     assert!(error.to_string().contains("cuMemcpyAsync failed: CUDA_ERROR_ECC_UNCORRECTABLE"), "{error}");
     buffer.write(0, &[2; 64]).unwrap();
-    assert_eq!(bytes(&buffer), [2; 64]);
+    assert_eq!(contents(&buffer), [2; 64]);
     let error = buffer.read(60, &mut [0; 5]).unwrap_err();
     assert_eq!(error, GpuError::Range { start: 60, end: 65, len: 64 });
     assert!(matches!(gpu.alloc(1 << 40), Err(GpuError::OutOfMemory { .. })));

@@ -7,7 +7,7 @@ use qpair_fake_cuda::code;
 use qpair_verbs::calc::{Calc, DataType, ReduceOp};
 use qpair_verbs::{Context, Gpu, GpuBuffer, GpuError, GpuStage, Local, MemoryError, PostError, ProtectionDomain};
 
-use support::gpu;
+use support::{contents, gpu};
 
 mod support;
 
@@ -21,12 +21,6 @@ fn buffer(gpu: Gpu, bytes: &[u8]) -> GpuBuffer {
     let mut buffer = gpu.alloc(bytes.len()).expect("memory");
     buffer.write(0, bytes).expect("its own memory");
     buffer
-}
-
-fn contents(buffer: &GpuBuffer) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len()];
-    buffer.read(0, &mut bytes).expect("its own memory");
-    bytes
 }
 
 fn slot(stage: &GpuStage, slot: usize, len: usize) -> Vec<u8> {

@@ -6,12 +6,21 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qpair_fake_cuda::control;
-use qpair_verbs::{CompletionQueue, Context, Gpu, Prepared, ProtectionDomain, QpAddress, QueuePair, RemoteSlice};
+use qpair_verbs::{
+    CompletionQueue, Context, Gpu, GpuBuffer, Prepared, ProtectionDomain, QpAddress, QueuePair, RemoteSlice,
+};
 
 /// One more GPU.
 pub fn gpu() -> (Gpu, control::Device) {
     let fake = control::add_device().expect("the library is built beside the tests");
     (Gpu::open(fake.ordinal() as usize).expect("a GPU"), fake)
+}
+
+/// The bytes of a GPU's memory.
+pub fn contents(buffer: &GpuBuffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer.read(0, &mut bytes).expect("its own memory");
+    bytes
 }
 
 /// The software device, and a domain of it.
