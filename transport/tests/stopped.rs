@@ -5,7 +5,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use qpair_transport::{CloseReason, Config, EndpointId, Event, OneSidedFailure, Returned, Tag, Unmatched, Worker};
+use qpair_transport::{
+    CloseReason, Config, EndpointId, Event, OneSidedFailure, OpError, Returned, Tag, Unmatched, Worker,
+};
 use qpair_verbs::{Access, ExposedRegion, RemoteSlice};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 use support::*;
@@ -117,6 +119,61 @@ fn a_peer_stopped_in_the_middle_of_reading_holds_nobody_else_up() {
         }
         assert!(start.elapsed() < LIMIT, "{sent} sent");
     }
+}
+
+/// The peers have read all of it, but another might be in the middle of reading it.
+#[test]
+fn a_send_of_which_another_peer_keeps_the_memory_ends_in_time_and_before_its_connection() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let (peer, _, _region) = reader(&mut worker);
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let ep = worker.connect(listener.local_addr()).unwrap();
+    for _ in 0..2 {
+        connected(&mut worker);
+    }
+    let probe = worker.domain().expose(64, Access::REMOTE_READ).unwrap();
+    let _probe = stop(&peer, probe);
+    let sends = [(); 2].map(|()| {
+        let buffer = worker.domain().alloc(100_000).unwrap();
+        let send = worker.send(ep, Tag(0), buffer).unwrap();
+        assert!(matches!(next(&mut worker), Event::Received { .. }));
+        send
+    });
+    let start = Instant::now();
+    let until = |worker: &mut Worker, what: &str| loop {
+        match poll(worker) {
+            Some(event) => break event,
+            None => assert!(start.elapsed() < LIMIT, "{what}"),
+        }
+    };
+    worker.set_deadline(sends[0], Duration::from_millis(1));
+    let failed = |event: Event, send, of| match event {
+        Event::Failed { op, error, returned: Returned::Withheld, .. } => assert!(op == send && error == of, "{error}"),
+        other => panic!("{}", brief(&other)),
+    };
+    failed(until(&mut worker, "no end in time"), sends[0], OpError::TimedOut);
+    assert!(!worker.cancel(sends[0]) && !worker.cancel(sends[1]));
+    worker.close(ep);
+    let mut ended = false;
+    for _ in 0..3 {
+        match until(&mut worker, "it does not close") {
+            Event::Closed { ep: of, .. } => assert!(ended || of != ep),
+            other => {
+                failed(other, sends[1], OpError::Closed);
+                ended = true;
+            }
+        }
+    }
+    signal(&peer, Signal::CONT);
+    let mut released = [(); 2].map(|()| match until(&mut worker, "the memory does not come back") {
+        Event::Released { op, returned: Returned::Payload(payload) } => {
+            assert_eq!(payload.len(), 100_000);
+            op
+        }
+        other => panic!("{}", brief(&other)),
+    });
+    released.sort_by_key(|op| *op != sends[0]);
+    assert_eq!(released, sends);
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl<P> Exposed<P> {
     pub(crate) fn new(op: u64, envelope: Envelope, payload: P) -> Self {
         Exposed { op, envelope, payload, awaited: true, was_read: false }
     }
+
+    /// True if it is an operation of the application's, whose end it awaits.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited && !self.envelope.is_own()
+    }
 }
 
 impl<P> Exposures<P> {

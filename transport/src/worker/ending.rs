@@ -22,7 +22,14 @@ use crate::engine::Exposed;
 pub(crate) struct Withheld {
     /// Its connection, which may have ended.
     ep: EndpointId,
-    exposed: Exposed<Carried>,
+    pub(super) exposed: Exposed<Carried>,
+}
+
+impl Withheld {
+    /// True if it is of that operation, and the application awaits its end.
+    pub(super) fn is_awaited(&self, number: u64) -> bool {
+        self.exposed.op == number && self.exposed.is_awaited()
+    }
 }
 
 impl Worker {
@@ -223,7 +230,7 @@ impl Worker {
             }
         }
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        if endpoint.is_with_nobody() && !self.staging.takes_from(ep) {
+        if endpoint.is_with_nobody() && !self.staging.takes_from(ep) && self.next_withheld_of(ep).is_none() {
             self.remove(index);
         }
     }
@@ -251,6 +258,11 @@ impl Worker {
                 self.send_failed(op, ep, exposed.envelope, OpError::Closed, Returned::Withheld);
             }
             self.withhold(ep, Exposed { awaited: false, ..exposed });
+        }
+        while let Some(exposed) = self.next_withheld_of(ep) {
+            exposed.awaited = false;
+            let (op, envelope) = (exposed.op, exposed.envelope);
+            self.send_failed(op, ep, envelope, OpError::Closed, Returned::Withheld);
         }
         self.drop_calls(ep);
         self.drop_streams(ep);
@@ -384,6 +396,12 @@ impl Worker {
     /// Looks after memory that a peer may be in the middle of reading.
     pub(super) fn withhold(&mut self, ep: EndpointId, exposed: Exposed<Carried>) {
         self.withheld.push_back(Withheld { ep, exposed });
+    }
+
+    /// A send of a connection that is over but for its memory, and whose end the application awaits.
+    fn next_withheld_of(&mut self, ep: EndpointId) -> Option<&mut Exposed<Carried>> {
+        let next = self.withheld.iter_mut().find(|one| one.ep == ep && one.exposed.is_awaited());
+        next.map(|one| &mut one.exposed)
     }
 
     /// Makes a payload of a connection the application's own again; `Err` if a peer is in the middle of an access. Never waits.

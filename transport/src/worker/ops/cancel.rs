@@ -17,7 +17,7 @@ enum Ended {
     Now,
     /// The peer has its memory, and is asked for it.
     Asked,
-    /// The device has its memory.
+    /// The device has its memory, or another peer may be in the middle of reading it.
     WithDevice,
     /// It was over.
     Unknown,
@@ -134,6 +134,7 @@ impl Worker {
                 Ended::Now
             }
             Cancelled::Unknown if endpoint.works().any(|one| one.is_of(number)) => Ended::WithDevice,
+            Cancelled::Unknown if self.withheld.iter().any(|one| one.is_awaited(number)) => Ended::WithDevice,
             Cancelled::Unknown => Ended::Unknown,
         }
     }
@@ -186,6 +187,10 @@ impl Worker {
         let work = endpoint.works().find(|one| one.is_of(op.number));
         let was_awaited = work.map(|one| std::mem::replace(&mut one.awaited, false));
         let was_awaited = was_awaited.or_else(|| self.staging.disown(op.number));
+        let was_awaited = was_awaited.or_else(|| {
+            let withheld = self.withheld.iter_mut().find(|one| one.is_awaited(op.number));
+            withheld.map(|one| std::mem::replace(&mut one.exposed.awaited, false))
+        });
         let was_awaited = was_awaited.unwrap_or_else(|| endpoint.link.disown(op.number));
         was_awaited.then_some(endpoint.id)
     }
