@@ -104,6 +104,8 @@ pub(crate) struct GpuArena {
 
 /// What is given back once no peer has it any more, when dropped: memory, then the device that was kept open for it.
 pub(crate) struct Left {
+    /// The number that peers have it by.
+    arena: u32,
     memory: Box<dyn Send>,
     device: Device,
 }
@@ -112,13 +114,17 @@ pub(crate) struct Left {
 pub(crate) type Device = Box<dyn Send>;
 
 impl Left {
-    pub(crate) fn new(memory: impl Send + 'static, device: Device) -> Self {
-        Left { memory: Box::new(memory), device }
+    pub(crate) fn new(arena: u32, memory: impl Send + 'static, device: Device) -> Self {
+        Left { arena, memory: Box::new(memory), device }
+    }
+
+    pub(crate) fn arena(&self) -> u32 {
+        self.arena
     }
 
     /// Leaves the memory to peers for good, since they can not be asked, and lets the device close.
     pub(crate) fn leak(self) {
-        let Left { memory, device } = self;
+        let Left { memory, device, .. } = self;
         std::mem::forget(memory);
         drop(device);
     }
@@ -138,7 +144,7 @@ impl GpuArena {
     pub(crate) fn lend<M: Send + 'static>(&mut self, memory: impl FnOnce() -> M) -> bool {
         if self.lent.is_none() {
             let device = self.pool.upgrade().and_then(|pool| pool.keeper.get().and_then(|Keeper(keep)| keep()));
-            self.lent = device.map(|device| Left::new(memory(), device));
+            self.lent = device.map(|device| Left::new(self.id, memory(), device));
         }
         self.lent.is_some()
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::asking::{Answer, CLOSED, Found, Seen, Whom};
-use super::control::{self, Control, Drained, Greeted, Handler, Link, Socket};
+use super::control::{self, Askers, Control, Drained, Greeted, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
 use crate::address::{NodeId, QpAddress, SoftAddress};
@@ -33,8 +33,8 @@ pub(crate) struct Node {
 
 /// Memory that peers may look at still, given back when dropped.
 pub(crate) enum Retired {
-    /// That of a queue pair that is gone.
-    Block(Box<dyn Send>),
+    /// That of a queue pair that is gone, and who has asked where it is.
+    Block(Box<dyn Send>, Askers),
     /// A GPU's.
     Left(Left),
 }
@@ -43,8 +43,16 @@ impl Retired {
     /// Leaves it to peers for good.
     pub(crate) fn leak(self) {
         match self {
-            Retired::Block(block) => std::mem::forget(block),
+            Retired::Block(block, _) => std::mem::forget(block),
             Retired::Left(left) => left.leak(),
+        }
+    }
+
+    /// True if the peer of a link may know where it is.
+    pub(crate) fn is_known_over(&self, link: &Link) -> bool {
+        match self {
+            Retired::Block(_, askers) => askers.has(link),
+            Retired::Left(left) => link.has_arena(left.arena()),
         }
     }
 }
@@ -217,9 +225,9 @@ impl Node {
         }
     }
 
-    /// Drops memory of a datagram queue pair, whose gate is closed, once nobody can look at it any more: its senders are not
-    /// known one by one, so each device of this process and each that is linked is asked to let pass what is under way.
-    pub(crate) fn retire(&self, memory: Box<dyn Send>) {
+    /// Drops memory of a datagram queue pair, whose gate is closed, once nobody can look at it any more: each device of this
+    /// process and each that has asked for it is asked to let pass what is under way.
+    pub(crate) fn retire(&self, memory: Box<dyn Send>, askers: Askers) {
         let homes: Vec<_> = lock(&NODES).values().filter_map(|(_, home)| home.upgrade()).collect();
         if !homes.iter().all(|home| home.quiesce_initiators()) {
             tracing::warn!("an access of this process takes long; the memory of a queue pair is leaked");
@@ -227,7 +235,7 @@ impl Node {
         }
         let control = lock(&self.control).clone();
         if let Some(control) = control.filter(|control| control.has_links()) {
-            lock(&self.retired).push(Retired::Block(memory));
+            lock(&self.retired).push(Retired::Block(memory, askers));
             control.wake();
             if control.is_deaf() {
                 Handler::retired(self).into_iter().for_each(Retired::leak);
@@ -333,6 +341,8 @@ impl std::fmt::Debug for Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Context;
+    use crate::soft::control::{Message, listen};
 
     #[test]
     fn a_network_that_could_not_be_had_is_left_alone_for_a_while_unless_it_is_open() {
@@ -342,5 +352,54 @@ mod tests {
         let network = node.network().unwrap();
         let again = node.network_if_any().unwrap().expect("it is open");
         assert!(Arc::ptr_eq(&network, &again));
+    }
+
+    /// Of processes that are linked and say nothing any more, as one that is stopped.
+    #[test]
+    fn the_memory_of_a_datagram_queue_pair_waits_for_those_alone_who_asked_for_it() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let home = pd.node().home();
+        let make = || {
+            let qp = pd.ud(&cq).build().unwrap();
+            let place = home.member(qp.number().0).expect("it is there").info().public;
+            (qp, place)
+        };
+        // The lowest that is free is taken first.
+        let has_place_again = |place| {
+            let start = Instant::now();
+            loop {
+                assert!(start.elapsed() < Duration::from_secs(20), "the memory does not come back");
+                let (qp, at) = make();
+                if at == place {
+                    break qp;
+                }
+            }
+        };
+        let [(unknown, first), (known, second)] = [(); 2].map(|()| make());
+        let peer = Home::new().unwrap();
+        let _door = listen(peer.id()).unwrap();
+        let theirs = Socket::connect(home.id(), Duration::from_secs(20)).unwrap();
+        theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+        let is_answered = || {
+            let start = Instant::now();
+            while let Err(error) = theirs.recv() {
+                assert!(
+                    error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < Duration::from_secs(20),
+                    "{error}"
+                );
+            }
+        };
+        is_answered();
+        drop(unknown);
+        let _at_first = has_place_again(first);
+        theirs.send(&Message::Query { request: 1, qpn: known.number().0 }, &[]).unwrap();
+        is_answered();
+        drop(known);
+        for _ in 0..100 {
+            assert_ne!(make().1, second, "the peer may look at it");
+        }
+        drop(theirs);
+        has_place_again(second);
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::bell::Rope;
+use super::control::Link;
 use super::filler::{Filled, Filler};
 use super::layout::{FaultKind, QpInfo};
 use super::withdrawal::PeerSighting;
@@ -28,6 +29,8 @@ pub(crate) trait Member: Send + Sync {
     fn visits(&self) -> &Arc<AtomicU32>;
     /// Where its parts lie, for peers.
     fn info(&self) -> QpInfo;
+    /// Its parts are told over a link.
+    fn note_asker(&self, link: &Link);
     /// What the bell of its receive completion queue is rung by.
     fn rope(&self) -> &Rope;
     /// Protection domain.

@@ -115,6 +115,11 @@ impl Link {
         true
     }
 
+    /// True if the peer was sent that arena of ours, and not told yet that it is gone.
+    pub(crate) fn has_arena(&self, arena: u32) -> bool {
+        self.remote_end().is_some_and(|remote| lock(&remote.lent).contains(&arena))
+    }
+
     /// An arena of ours is gone: the peer unmaps it, if it was sent it. For the control thread.
     pub(super) fn take_back(&self, arena: u32) {
         let Some(remote) = self.remote_end() else { return };

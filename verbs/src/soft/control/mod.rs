@@ -2,6 +2,7 @@
 //! see each other die. One sleeping thread per opened device; nothing here but [`Link::reach`] is on the data path.
 
 mod answers;
+mod askers;
 mod departures;
 mod establish;
 mod lending;
@@ -15,6 +16,7 @@ mod serve;
 mod socket;
 mod thread;
 
+pub(crate) use askers::Askers;
 pub(crate) use establish::establish;
 pub(crate) use link::Link;
 pub(crate) use message::{BounceOp, Message};

@@ -120,7 +120,10 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
     match packet.message {
         Message::Query { request, qpn } => {
             let found = home.member(qpn);
-            let info = found.as_ref().map(|qp| qp.info());
+            let info = found.as_ref().map(|qp| {
+                qp.note_asker(link);
+                qp.info()
+            });
             let answer = Message::Info { request, info };
             link.send_with(&answer, found.as_ref().map(|qp| qp.rope().descriptor()));
         }

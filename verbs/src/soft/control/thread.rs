@@ -72,11 +72,11 @@ struct Loop {
     unsettled: Vec<Arc<Link>>,
 }
 
-/// Memory that is dropped once each of the links was quiet.
+/// Memory that is dropped once each of the links was quiet over which a peer came to know of it.
 struct Retiring {
     turn: u64,
     links: Vec<Arc<Link>>,
-    memory: Vec<Retired>,
+    memory: Retired,
 }
 
 impl Control {
@@ -194,12 +194,7 @@ impl Loop {
             if !self.unsettled.is_empty() {
                 aside::attend();
             }
-            // Of what is retired peers are told before they are asked whether they have let it pass.
-            let retired = handler.retired();
-            for arena in handler.gone() {
-                self.links.values().for_each(|link| link.take_back(arena));
-            }
-            self.retire(retired);
+            self.part(&*handler);
             if ticking {
                 if handler.tick() {
                     quiet_since = Instant::now();
@@ -270,7 +265,7 @@ impl Loop {
     /// No peer is heard any more: what any may look at still stays for good.
     fn give_up(&mut self) {
         self.control.deaf.store(true, Ordering::SeqCst);
-        let mut left: Vec<_> = self.retiring.drain(..).flat_map(|retiring| retiring.memory).collect();
+        let mut left: Vec<_> = self.retiring.drain(..).map(|retiring| retiring.memory).collect();
         left.extend(self.handler.upgrade().map(|handler| handler.retired()).into_iter().flatten());
         if !left.is_empty() {
             tracing::error!(count = left.len(), "memory that peers may look at is leaked");
@@ -296,17 +291,25 @@ impl Loop {
         }
     }
 
-    /// Asks all peers to let pass what is under way, and drops the memory of those asked before.
-    fn retire(&mut self, memory: Vec<Retired>) {
-        if !memory.is_empty() {
-            self.turn += 1;
-            let links: Vec<_> = self.links.values().cloned().collect();
-            for link in &links {
-                link.send(&Message::Quiesce { turn: self.turn });
-            }
-            self.retiring.push(Retiring { turn: self.turn, links, memory });
+    /// Parts with memory that went: peers are told of what is gone, those who may look at it are asked to let pass what is under
+    /// way, and what was asked about before is dropped.
+    fn part(&mut self, handler: &dyn Handler) {
+        let (turn, asked) = (self.turn + 1, self.retiring.len());
+        for memory in handler.retired() {
+            let links = self.links.values().filter(|link| memory.is_known_over(link)).cloned().collect();
+            self.retiring.push(Retiring { turn, links, memory });
         }
-        self.retiring.retain(|it| !it.links.iter().all(|link| link.is_quiet(it.turn)));
+        for arena in handler.gone() {
+            self.links.values().for_each(|link| link.take_back(arena));
+        }
+        if asked < self.retiring.len() {
+            self.turn = turn;
+            let mut links: Vec<_> = self.retiring[asked..].iter().flat_map(|one| &one.links).collect();
+            links.sort_unstable_by_key(|link| link.number());
+            links.dedup_by_key(|link| link.number());
+            links.into_iter().for_each(|link| _ = link.send(&Message::Quiesce { turn }));
+        }
+        self.retiring.retain(|one| !one.links.iter().all(|link| link.is_quiet(one.turn)));
     }
 
     fn accept_all(&mut self) {
@@ -377,6 +380,7 @@ mod tests {
     use super::*;
     use crate::address::NodeId;
     use crate::memory::Left;
+    use crate::soft::control::Askers;
     use crate::soft::control::socket::pair;
     use crate::soft::control::{greet, listen};
     use crate::soft::home::Home;
@@ -422,17 +426,54 @@ mod tests {
     fn memory_stays_that_peers_can_not_be_asked_about_and_its_device_closes() {
         let memory = [(); 3].map(|()| Arc::new(()));
         let device = Arc::new(());
-        let retired = |memory: &Arc<()>| Retired::Left(Left::new(memory.clone(), Box::new(device.clone())));
+        let retired = |memory: &Arc<()>| Retired::Left(Left::new(1, memory.clone(), Box::new(device.clone())));
         let handler: Arc<dyn Handler> =
             Arc::new(Deaf { went: Mutex::new(vec![retired(&memory[0])]), ..Deaf::default() });
         let mut state = Loop::new(Arc::downgrade(&handler), listen(NodeId(random::bytes())).unwrap()).unwrap();
-        let waiting = vec![retired(&memory[1]), Retired::Block(Box::new(memory[2].clone()))];
-        state.retiring.push(Retiring { turn: 1, links: Vec::new(), memory: waiting });
+        let block = Retired::Block(Box::new(memory[2].clone()), Askers::default());
+        for memory in [retired(&memory[1]), block] {
+            state.retiring.push(Retiring { turn: 1, links: Vec::new(), memory });
+        }
         state.give_up();
         assert!(state.control.is_deaf());
         drop((state, handler));
         assert!(memory.iter().all(|memory| Arc::strong_count(memory) == 2));
         assert_eq!(Arc::strong_count(&device), 1);
+    }
+
+    #[test]
+    fn memory_waits_for_those_alone_who_have_it() {
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let handler = Arc::new(Deaf::default());
+        let deaf: Arc<dyn Handler> = handler.clone();
+        let mut state = Loop::new(Arc::downgrade(&deaf), listen(NodeId(random::bytes())).unwrap()).unwrap();
+        let _door = listen(peer.id()).unwrap();
+        let (links, theirs): (Vec<_>, Vec<_>) = [(); 2]
+            .map(|()| {
+                let (ours, theirs) = pair();
+                theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+                let link = Arc::new(greet(&home, ours).expect("it is a greeting").link);
+                theirs.recv().expect("it is answered");
+                state.add_link(link.clone());
+                (link, theirs)
+            })
+            .into_iter()
+            .unzip();
+        lock(&links[0].remote_end().unwrap().lent).insert(7);
+        let memory = [(); 2].map(|()| Arc::new(()));
+        for (memory, arena) in memory.iter().zip([7, 8]) {
+            lock(&handler.went).push(Retired::Left(Left::new(arena, memory.clone(), Box::new(()))));
+        }
+        state.part(&*deaf);
+        assert_eq!(memory.each_ref().map(Arc::strong_count), [2, 1]);
+        assert!(matches!(theirs[0].recv().unwrap().unwrap().message, Message::Quiesce { turn: 1 }));
+        assert!(theirs[1].recv().is_err(), "it is not asked about what it does not have");
+        links[1].note_quiet(1);
+        state.part(&*deaf);
+        assert_eq!(Arc::strong_count(&memory[0]), 2, "it is another's word that counts");
+        links[0].note_quiet(1);
+        state.part(&*deaf);
+        assert_eq!(Arc::strong_count(&memory[0]), 1);
     }
 
     #[test]

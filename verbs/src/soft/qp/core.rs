@@ -13,7 +13,7 @@ use crate::qp::Target;
 use crate::soft::asking::Answer;
 use crate::soft::bell::Rope;
 use crate::soft::block::Block;
-use crate::soft::control::Link;
+use crate::soft::control::{Askers, Link};
 use crate::soft::cq_shared::Seat;
 use crate::soft::entry::RING_INLINE;
 use crate::soft::exec::Sender;
@@ -52,6 +52,8 @@ pub(crate) struct SoftQp {
     pub(super) seats: Seats,
     pub(super) receiver: Receiver,
     pub(super) claims: Option<ClaimTable>,
+    /// Who may send it datagrams.
+    pub(super) askers: Askers,
     pub(super) peer: OnceLock<Connected>,
     /// Its address on the network, unless that is of this host's shared memory alone.
     pub(super) place: Option<NetworkGid>,
@@ -240,7 +242,7 @@ impl Drop for SoftQp {
             std::mem::forget(self.claims.take());
         } else if let Some(claims) = self.claims.take() {
             let blocks = (claims, self.receiver.hand_over(), self.public.hand_over(), self.ring.hand_over());
-            self.spec.node.retire(Box::new(blocks));
+            self.spec.node.retire(Box::new(blocks), std::mem::take(&mut self.askers));
         }
     }
 }

@@ -6,6 +6,7 @@ use super::core::{PROGRESS, SoftQp};
 use crate::address::NodeId;
 use crate::events::AsyncEvent;
 use crate::soft::bell::Rope;
+use crate::soft::control::Link;
 use crate::soft::exec::taker;
 use crate::soft::filler::{Filled, Filler};
 use crate::soft::layout::{FaultKind, QpInfo, QpPublic};
@@ -47,6 +48,12 @@ impl Member for SoftQp {
             cq: self.spec.recv_cq.offset(),
             bell: self.spec.recv_cq.bell_number(),
             place: self.seats.recv.place(),
+        }
+    }
+
+    fn note_asker(&self, link: &Link) {
+        if self.claims.is_some() {
+            self.askers.note(link);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::qp::check;
 use crate::soft::asking::{Answer, Seen};
 use crate::soft::at::At;
 use crate::soft::block::Block;
+use crate::soft::control::Askers;
 use crate::soft::cq_shared::{Entry, Seat};
 use crate::soft::exec::Sender;
 use crate::soft::home::Home;
@@ -88,6 +89,7 @@ impl SoftQp {
                 seats,
                 receiver: receiver.with_ring(lines),
                 claims,
+                askers: Askers::default(),
                 peer: OnceLock::new(),
                 place,
                 mtu,
