@@ -183,7 +183,7 @@ impl Link {
         self.dead.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if let Wire::Remote(remote) = &self.wire {
-            remote.answers.wake();
+            remote.answers.end();
         }
     }
 
@@ -306,10 +306,10 @@ impl Link {
         })
     }
 
-    /// Gives up on a bounce.
-    pub(crate) fn forget_bounce(&self, request: u32) {
+    /// Gives up on a bounce; what is `kept` for it is dropped once the peer has answered, or the link is over.
+    pub(crate) fn give_up_bounce(&self, request: u32, kept: Option<Box<dyn Send>>) {
         if let Wire::Remote(remote) = &self.wire {
-            remote.answers.forget(request);
+            remote.answers.give_up(request, kept, &self.dead);
         }
     }
 

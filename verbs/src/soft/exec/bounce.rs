@@ -36,7 +36,7 @@ impl Sender {
                 return None;
             }
             let want = AREA.min(total - bouncing.done);
-            let (Some(area), Some(to)) = (bouncing.area, bouncing.area_ptr()) else { return Some(LOST) };
+            let Some((area, to)) = bouncing.area() else { return Some(LOST) };
             let Some((part, op)) = next(peer, bouncing.done, want, area as u32) else {
                 return Some(self.bounce_refused(own, FaultKind::Access));
             };
@@ -74,7 +74,7 @@ impl Sender {
                 Answer::Done(_) => {}
             }
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return LOST };
-            let (Some(area), Some(from)) = (bouncing.area, bouncing.area_ptr()) else { return LOST };
+            let Some((area, from)) = bouncing.area() else { return LOST };
             let part = std::mem::take(&mut bouncing.part);
             let mut failed = None;
             request.part(bouncing.done, part, |offset, piece| {
@@ -171,6 +171,7 @@ enum Answer {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use super::AREA;
     use crate::calc::{Calc, DataType, ReduceOp};
     use crate::{Access, Buffer, CompletionQueue, Context};
 
@@ -224,6 +225,47 @@ mod tests {
             done(&mut cq);
         }
         assert!(target.revoke().unwrap().iter().all(|byte| *byte == 2));
+    }
+
+    /// Its owner's thread may be copying from it, or to it.
+    #[test]
+    fn the_area_of_a_bounce_that_is_given_up_is_free_once_that_is_answered() {
+        let open = || {
+            let ctx = Context::open("soft0").unwrap();
+            (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
+        };
+        let ((pd, mut cq), (far, far_cq)) = (open(), open());
+        let (home, owner) = (pd.node().home(), far.node().home());
+        let link = pd.node().link_by_socket(owner.id()).unwrap();
+        link.vm_refused();
+        let target = far.register(vec![0; LEN]).unwrap().expose(Access::REMOTE_WRITE).unwrap();
+        let next_area = || {
+            let at = home.take_shared(AREA).unwrap();
+            home.give_shared(at, AREA);
+            at
+        };
+        for dies in [false, true] {
+            let (qp, peer) =
+                (pd.rc(&cq).build().unwrap(), far.rc(&far_cq).access(Access::REMOTE_WRITE).build().unwrap());
+            let (at, at_peer) = (qp.address(), peer.address());
+            let (mut qp, _peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+            let before = next_area();
+            let mut busy = Some(owner.enter_as_engine());
+            qp.write(pd.register(vec![1; LEN]).unwrap(), target.remote(0..LEN)).signaled().post().unwrap();
+            drop(qp);
+            assert!(cq.poll().unwrap().is_none());
+            assert!(next_area() > before, "the owner's thread may be copying");
+            if dies {
+                link.end();
+            } else {
+                busy = None;
+            }
+            let start = Instant::now();
+            while next_area() > before {
+                assert!(start.elapsed() < Duration::from_secs(60), "it does not come back");
+            }
+            drop(busy);
+        }
     }
 
     const LEN: usize = 150_000;

@@ -1,6 +1,5 @@
 //! A part of our shared mapping through which a request moves that can reach its peer's memory in no other way.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::soft::control::Link;
@@ -9,32 +8,46 @@ use crate::soft::home::Home;
 /// A request under way through the bounce area.
 #[derive(Debug)]
 pub(crate) struct Bouncing {
-    home: Arc<Home>,
-    /// Offset of the area in our shared mapping; `None` for atomics, which need none.
-    pub(super) area: Option<usize>,
+    /// `None` for atomics, which need none.
+    area: Option<Area>,
     pub(super) done: usize,
     pub(super) part: usize,
     pub(super) request: Option<u32>,
 }
 
+/// The area, free again when dropped.
+#[derive(Debug)]
+struct Area {
+    home: Arc<Home>,
+    /// Its place in our shared mapping.
+    offset: usize,
+}
+
 impl Bouncing {
     pub(super) fn new(home: &Arc<Home>, with_area: bool) -> Option<Self> {
-        let area = if with_area { Some(home.take_shared(AREA)?) } else { None };
-        Some(Bouncing { home: home.clone(), area, done: 0, part: 0, request: None })
+        let area = if with_area { Some(Area { home: home.clone(), offset: home.take_shared(AREA)? }) } else { None };
+        Some(Bouncing { area, done: 0, part: 0, request: None })
     }
 
-    pub(super) fn area_ptr(&self) -> Option<*mut u8> {
+    /// Offset of the area in our shared mapping, and where it is.
+    pub(super) fn area(&self) -> Option<(usize, *mut u8)> {
+        let Area { home, offset } = self.area.as_ref()?;
         // SAFETY: bytes have no invalid pattern; the area is ours and, during a part, the peer's.
-        unsafe { self.home.shared().array::<u8>(self.area?, AREA) }.map(NonNull::as_ptr)
+        let at = unsafe { home.shared().array::<u8>(*offset, AREA) }?;
+        Some((*offset, at.as_ptr()))
     }
 
-    /// Ends it. The area is kept from others for good if the peer may still be writing it.
+    /// Ends it. The area is kept from others as long as the peer may still be about a part of it.
     pub(crate) fn abandon(self, link: &Link) {
-        match (self.request, self.area) {
-            (Some(request), _) if !link.is_dead() => link.forget_bounce(request),
-            (_, Some(area)) => self.home.give_shared(area, AREA),
-            (_, None) => {}
+        if let Some(request) = self.request {
+            link.give_up_bounce(request, self.area.map(|area| Box::new(area) as Box<dyn Send>));
         }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        self.home.give_shared(self.offset, AREA);
     }
 }
 
