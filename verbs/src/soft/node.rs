@@ -13,6 +13,7 @@ use crate::address::{NodeId, QpAddress, SoftAddress};
 use crate::aside;
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
+use crate::events::AsyncEvent;
 use crate::memory::Left;
 use crate::sync::lock;
 
@@ -159,6 +160,7 @@ impl Node {
 
     /// The way to the queue pair at `address`. Waits for the device of another process, some seconds at most.
     pub(crate) fn find(&self, address: &QpAddress) -> Answer {
+        self.check()?;
         let Some(soft) = self.device_here(address) else {
             return Ok(Found::Network(self.network()?));
         };
@@ -167,6 +169,7 @@ impl Node {
 
     /// The same, without keeping the device open while another process is asked.
     pub(crate) fn find_apart(self: Arc<Self>, address: &QpAddress) -> Answer {
+        self.check()?;
         let Some(&SoftAddress { node: peer, .. }) = self.device_here(address) else {
             return self.find(address);
         };
@@ -181,6 +184,12 @@ impl Node {
             }
         };
         Ok(Found::Here(Box::new(Seen::by(link, address)?)))
+    }
+
+    /// Refuses once the device has failed.
+    fn check(&self) -> Result<(), ConnectError> {
+        let is_deaf = lock(&self.control).as_ref().is_some_and(|control| control.is_deaf());
+        if is_deaf { Err(ConnectError::DeviceFailed) } else { Ok(()) }
     }
 
     /// Whom [`find`](Node::find) would wait for; `None` if it waits for nobody.
@@ -313,6 +322,11 @@ impl Handler for Node {
         self.home.visit(|member| busy |= member.tick());
         busy
     }
+
+    fn deafened(&self) {
+        self.home.events().raise(AsyncEvent::DeviceFatal);
+        self.home.visit(|member| member.device_failed());
+    }
 }
 
 impl Drop for Node {
@@ -352,6 +366,48 @@ mod tests {
         let network = node.network().unwrap();
         let again = node.network_if_any().unwrap().expect("it is open");
         assert!(Arc::ptr_eq(&network, &again));
+    }
+
+    fn until(mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(20), "it does not come about");
+        }
+    }
+
+    /// What panics there is not of this library: a subscriber of its log, for one.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("as a test wants it");
+        }
+    }
+
+    #[test]
+    fn a_device_whose_control_thread_ends_fails_and_its_peers_are_told() {
+        let open = || {
+            let ctx = Context::open("soft0").unwrap();
+            let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+            (ctx, pd, cq)
+        };
+        let ((ctx, pd, mut cq), (far_ctx, far, far_cq)) = (open(), open());
+        let (mut events, mut far_events) = (ctx.events().unwrap(), far_ctx.events().unwrap());
+        pd.node().link_by_socket(far.node().home().id()).unwrap();
+        let (qp, peer) = (pd.rc(&cq).build().unwrap(), far.rc(&far_cq).build().unwrap());
+        let (at, at_peer) = (qp.address(), peer.address());
+        far.node().link_by_socket(at.soft.unwrap().node).unwrap();
+        let (mut qp, peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+        qp.recv(pd.alloc(8).unwrap()).post().unwrap();
+        pd.node().retire(Box::new(Bomb), Askers::default());
+        until(|| cq.poll().unwrap().is_some_and(|done| !done.status().is_success()));
+        until(|| events.next_event() == Some(AsyncEvent::DeviceFatal));
+        until(|| events.next_event() == Some(AsyncEvent::QpFatal(qp.number())));
+        until(|| far_events.next_event() == Some(AsyncEvent::PeerLost(peer.number())));
+        let again = pd.rc(&cq).build().unwrap();
+        let other = far.rc(&far_cq).build().unwrap();
+        let refused = again.connect(&other.address()).unwrap_err();
+        assert!(matches!(refused, ConnectError::DeviceFailed), "{refused}");
     }
 
     /// Of processes that are linked and say nothing any more, as one that is stopped.

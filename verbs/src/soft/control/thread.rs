@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
@@ -51,6 +52,8 @@ pub(crate) trait Handler: Send + Sync {
     fn retired(&self) -> Vec<Retired>;
     /// Tries stalled work again; true if there is more to do.
     fn tick(&self) -> bool;
+    /// No peer is heard any more, for good.
+    fn deafened(&self);
 }
 
 struct Loop {
@@ -84,7 +87,7 @@ impl Control {
     pub(crate) fn start(handler: Weak<dyn Handler>, listener: OwnedFd) -> io::Result<Arc<Self>> {
         let mut state = Loop::new(handler, listener)?;
         let control = state.control.clone();
-        let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || state.run())?;
+        let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || state.run_to_the_end())?;
         *lock(&control.thread) = Some(thread);
         Ok(control)
     }
@@ -119,9 +122,8 @@ impl Control {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread
             && std::thread::current().name() != Some(NAME)
-            && thread.join().is_err()
         {
-            tracing::error!("the control thread panicked");
+            let _ = thread.join();
         }
     }
 
@@ -161,6 +163,14 @@ impl Loop {
             again: Vec::new(),
             unsettled: Vec::new(),
         })
+    }
+
+    /// Runs; where that panics, as by what logs for the application, the device fails.
+    fn run_to_the_end(&mut self) {
+        // What is used then is made for threads that end at any place: atomics, and maps behind locks.
+        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.give_up()));
+        }
     }
 
     fn run(&mut self) {
@@ -262,15 +272,39 @@ impl Loop {
         }
     }
 
-    /// No peer is heard any more: what any may look at still stays for good.
+    /// No peer is heard any more: the device fails, and what any may look at still stays for good.
     fn give_up(&mut self) {
         self.control.deaf.store(true, Ordering::SeqCst);
-        let mut left: Vec<_> = self.retiring.drain(..).map(|retiring| retiring.memory).collect();
-        left.extend(self.handler.upgrade().map(|handler| handler.retired()).into_iter().flatten());
-        if !left.is_empty() {
-            tracing::error!(count = left.len(), "memory that peers may look at is leaked");
-        }
+        let mut links: Vec<_> = self.links.values().cloned().collect();
+        links.append(&mut lock(&self.control.inbox));
+        links.iter().for_each(|link| link.spurn());
+        let handler = self.handler.upgrade();
+        let mut left: Vec<_> = std::mem::take(&mut self.retiring).into_iter().map(|retiring| retiring.memory).collect();
+        left.extend(handler.iter().flat_map(|handler| handler.retired()));
+        let leaked = left.len();
         left.into_iter().for_each(Retired::leak);
+        if let Some(handler) = handler {
+            handler.deafened();
+            self.hang_up(&*handler, links);
+        }
+        tracing::error!(
+            leaked,
+            "the device has failed: its control thread has ended; memory that peers may look at stays"
+        );
+    }
+
+    /// Tells peers, once nobody of this device is inside an access, some seconds later at most.
+    fn hang_up(&self, handler: &dyn Handler, mut links: Vec<Arc<Link>>) {
+        let start = Instant::now();
+        links.iter().for_each(|link| handler.lost(link, false));
+        let is_over = || self.control.closing.load(Ordering::Acquire) || start.elapsed() > HANG_UP;
+        loop {
+            links.retain(|link| handler.settle(link));
+            if links.is_empty() || is_over() {
+                return;
+            }
+            std::thread::sleep(SETTLE_AGAIN);
+        }
     }
 
     fn take_inbox(&mut self) {
@@ -371,6 +405,8 @@ const SETTLE_AGAIN: Duration = Duration::from_millis(5);
 const CALM: Duration = Duration::from_millis(20);
 /// Pause between attempts to accept a connection, for instance while there are no descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Longest wait of a device that has failed until nobody is inside an access of peers' memory.
+const HANG_UP: Duration = Duration::from_secs(3);
 /// Time that a new connection has for its first message.
 const GREETING: Duration = Duration::from_secs(2);
 const MAX_GREETING: usize = 256;
@@ -420,6 +456,8 @@ mod tests {
         fn tick(&self) -> bool {
             false
         }
+
+        fn deafened(&self) {}
     }
 
     #[test]

@@ -127,6 +127,13 @@ impl Member for SoftQp {
         }
     }
 
+    fn device_failed(&self) {
+        if !self.has_failed() {
+            self.fail();
+            self.home().events().raise(AsyncEvent::QpFatal(self.qpn()));
+        }
+    }
+
     fn tick(&self) -> bool {
         self.progress();
         let unsettled = self.has_failed() && !self.is_settled() && !self.try_settle();
