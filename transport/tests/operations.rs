@@ -111,22 +111,26 @@ fn what_came_can_be_received_after_the_connection_is_over() {
 
 #[test]
 fn whoever_holds_messages_holds_up_the_peer_and_nobody_else() {
-    let hold = || Config::default().unmatched(Unmatched::Hold).window(4);
-    let mut pair = Pair::with(hold(), hold());
-    // More than there are slots: the last ones wait at the sender.
-    for number in 0..40u8 {
-        pair.a.send(pair.ep_a, Tag(number.into()), vec![number; 100]).unwrap();
+    // Few bytes take as much of the window, until they are received.
+    for (len, messages) in [(100, 40), (5, 100)] {
+        let hold = || Config::default().unmatched(Unmatched::Hold).window(4);
+        let mut pair = Pair::with(hold(), hold());
+        // More than there are slots: the last ones wait at the sender.
+        for number in 0..messages {
+            pair.a.send(pair.ep_a, Tag(number.into()), vec![number; len]).unwrap();
+        }
+        pair.b.send(pair.ep_b, Tag(1), &b"the other way"[..]).unwrap();
+        pair.until(|_, b| count(b, |event| matches!(event, Event::Sent { .. })) == 1);
+        assert_eq!(pair.b.probe(Source::Any, Tag(u64::from(messages) - 1)), None);
+        let receives: Vec<_> = (0..messages).map(|tag| pair.b.recv(Source::Any, Tag(tag.into())).unwrap()).collect();
+        let is_matched = |event: &Event| matches!(event, Event::Matched { .. });
+        let (_, of_b) = pair.until(|_, b| count(b, is_matched) == usize::from(messages));
+        let matched = of_b.iter().filter_map(|event| match event {
+            Event::Matched { op, message, .. } => Some((*op, message[len - 1])),
+            _ => None,
+        });
+        assert!(matched.eq(receives.into_iter().zip(0..messages)));
     }
-    pair.b.send(pair.ep_b, Tag(1), &b"the other way"[..]).unwrap();
-    pair.until(|_, b| count(b, |event| matches!(event, Event::Sent { .. })) == 1);
-    assert_eq!(pair.b.probe(Source::Any, Tag(39)), None);
-    let receives: Vec<_> = (0..40).map(|tag| pair.b.recv(Source::Any, Tag(tag)).unwrap()).collect();
-    let (_, of_b) = pair.until(|_, b| count(b, |event| matches!(event, Event::Matched { .. })) == 40);
-    let matched = of_b.iter().filter_map(|event| match event {
-        Event::Matched { op, message, .. } => Some((*op, message[99])),
-        _ => None,
-    });
-    assert!(matched.eq(receives.into_iter().zip(0..40)));
 }
 
 // Active messages and requests

@@ -199,7 +199,9 @@ impl Worker {
         }
         let from = self.lends_from;
         let whole = || Message::new(&slab, HEADER_BYTES..len, from);
-        match self.inbox.eager(ep.peer(), envelope, length, || Body::Message(whole())) {
+        // What waits takes the peer's window, however short it is.
+        let held = || Body::Message(Message::new(&slab, HEADER_BYTES..len, 0));
+        match self.inbox.eager(ep.peer(), envelope, length, held) {
             Arrival::Matched(posted) => self.fill(ep, envelope, posted, whole()),
             Arrival::Misfit { posted, held } => {
                 self.ready.push_back(misfit(ep, posted, length));

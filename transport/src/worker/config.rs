@@ -70,7 +70,8 @@ pub enum Unmatched {
     /// they are never copied then.
     HoldLong,
     /// All wait for a receive, and can be [probed](crate::Worker::probe) for, as in MPI. Those that wait take the peer's window:
-    /// a peer whose messages nobody receives can send no more of any kind.
+    /// a peer whose messages nobody receives can send no more of any kind. Of connections that have ended as many wait as all
+    /// windows hold together; beyond that the oldest are handed out, so that peers which come again and again fill no memory.
     Hold,
 }
 

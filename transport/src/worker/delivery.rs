@@ -42,8 +42,13 @@ impl Worker {
             let ep = EndpointId::of(peer);
             match (body, posted) {
                 (None, _) => self.stream_part(ep, envelope, None),
-                (Some(Body::Message(message)), None) => self.hand_out(ep, envelope, message),
-                (Some(Body::Message(message)), Some(posted)) => self.fill(ep, envelope, posted, message),
+                (Some(Body::Message(message)), posted) => {
+                    let message = message.handed_out(self.lends_from);
+                    match posted {
+                        None => self.hand_out(ep, envelope, message),
+                        Some(posted) => self.fill(ep, envelope, posted, message),
+                    }
+                }
                 (Some(Body::Into { op, memory, result: Ok(()) }), _) => {
                     let (tag, len) = (Tag(envelope.tag), len as usize);
                     self.ready.push_back(Event::ReceivedInto { op, ep, tag, memory, len });

@@ -219,6 +219,7 @@ impl Worker {
             hold_short: config.unmatched == Unmatched::Hold,
             hold_long: config.unmatched != Unmatched::Deliver,
             longest: pool.longest(),
+            orphans: usize::try_from(config.capacity().1).unwrap_or(usize::MAX),
         };
         // Without rails, queue pairs are made on the first port.
         let first = || context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer));

@@ -31,6 +31,8 @@ pub(crate) struct Policy {
     pub(crate) hold_long: bool,
     /// Those that are longer wait in any case.
     pub(crate) longest: u64,
+    /// So many short ones of connections that have ended wait at most.
+    pub(crate) orphans: usize,
 }
 
 /// What becomes of an eager message.
@@ -112,13 +114,22 @@ pub(crate) struct Inbox<M, B> {
     freed: VecDeque<Freed>,
     /// Payloads that wait for memory of the transport's own, of which there is none at the moment.
     stalled: Vec<(Peer, EntryKey)>,
+    /// Messages that wait for receives though their connections have ended, oldest first; among them some that found theirs.
+    orphans: VecDeque<EntryKey>,
     policy: Policy,
 }
 
 impl<M, B> Inbox<M, B> {
     pub(crate) fn new(policy: Policy) -> Self {
-        let (due, freed) = (VecDeque::new(), VecDeque::new());
-        Inbox { receives: Receives::new(), entries: Entries::new(), due, freed, stalled: Vec::new(), policy }
+        Inbox {
+            receives: Receives::new(),
+            entries: Entries::new(),
+            due: VecDeque::new(),
+            freed: VecDeque::new(),
+            stalled: Vec::new(),
+            orphans: VecDeque::new(),
+            policy,
+        }
     }
 
     /// True if a message that comes goes to the application as it is.
@@ -160,7 +171,7 @@ impl<M, B> Inbox<M, B> {
         closing: bool,
     ) -> Offered<M> {
         let (posted, misfit) = self.take_receive(peer, envelope, len);
-        let Policy { hold_long, longest, hold_short } = self.policy;
+        let Policy { hold_long, longest, hold_short, .. } = self.policy;
         // One that lost its receive is delivered all the same, if there can be memory for it.
         let hold = hold_long && !closing && envelope.class == Class::Tagged && (misfit.is_none() || hold_short);
         // Part of a payload has its place, which this does not know.
@@ -352,7 +363,7 @@ impl<M, B> Inbox<M, B> {
     }
 
     /// A connection ends. Gives the receives that can not come true any more; those being read come with their completion.
-    /// Messages that are here are delivered, or wait for their receives as before.
+    /// Messages that are here are delivered, or wait for their receives as before, as far as [`Policy::orphans`] goes.
     pub(crate) fn drop_peer(&mut self, peer: Peer) -> Vec<Posted<M>> {
         let mut left = Vec::new();
         self.receives.drop_peer(peer, &mut left);
@@ -372,7 +383,37 @@ impl<M, B> Inbox<M, B> {
             left.extend(self.lose(key));
             self.advance(peer, envelope);
         }
+        if self.policy.hold_short {
+            let waits = |key: &EntryKey| self.waits(*key);
+            let of_peer = self.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(key, _)| key);
+            let mut orphans: Vec<_> = of_peer.filter(waits).collect();
+            orphans.sort_by_key(|key| key.age());
+            self.orphans.extend(orphans);
+            self.deliver_orphans();
+        }
         left
+    }
+
+    /// True if it is a message that is here and waits for a receive.
+    fn waits(&self, key: EntryKey) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.is_free() && matches!(entry.stage, Stage::Whole(_, None)))
+    }
+
+    /// Delivers the oldest messages of connections that have ended, without receives, so that few enough are left.
+    fn deliver_orphans(&mut self) {
+        if self.orphans.len() <= self.policy.orphans {
+            return;
+        }
+        let mut orphans = std::mem::take(&mut self.orphans);
+        orphans.retain(|key| self.waits(*key));
+        let over = orphans.len().saturating_sub(self.policy.orphans);
+        for key in orphans.drain(..over) {
+            self.entries.claim(key);
+            if let Some((peer, envelope)) = self.entries.get(key).map(|entry| (entry.peer, entry.envelope)) {
+                self.advance(peer, envelope);
+            }
+        }
+        self.orphans = orphans;
     }
 
     /// Receives that wait for a message.

@@ -10,11 +10,11 @@ const Q: Peer = Peer(2);
 type TestInbox = Inbox<(), char>;
 
 fn inbox(hold_long: bool) -> TestInbox {
-    Inbox::new(Policy { hold_short: false, hold_long, longest: 5000 })
+    Inbox::new(Policy { hold_short: false, hold_long, longest: 5000, orphans: 4 })
 }
 
 fn holding() -> TestInbox {
-    Inbox::new(Policy { hold_short: true, hold_long: true, longest: 5000 })
+    Inbox::new(Policy { hold_short: true, hold_long: true, longest: 5000, orphans: 4 })
 }
 
 fn posted(op: u64, tag: u64, limit: u64) -> Posted<()> {

@@ -57,7 +57,7 @@ impl Pair {
             };
             Side {
                 link: Link::new(&config),
-                inbox: Inbox::new(Policy { hold_short: false, hold_long: hold_offers, longest: LONGEST }),
+                inbox: Inbox::new(Policy { hold_short: false, hold_long: hold_offers, longest: LONGEST, orphans: 4 }),
                 reading: BTreeMap::new(),
                 gathering: BTreeMap::new(),
                 slots: window + RESERVED_SLOTS,

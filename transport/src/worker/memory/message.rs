@@ -64,6 +64,11 @@ impl Message {
         Some(Message { len, words: [word(0), word(1), word(2), word(3)], view: None })
     }
 
+    /// The same as it goes to the application: a copy, if it is shorter than `lent` bytes, where that is more than none.
+    pub(crate) fn handed_out(self, lent: usize) -> Self {
+        if self.view.is_some() && self.len <= SHORT && self.len < lent { Message::short(&self) } else { self }
+    }
+
     #[cold]
     fn short(data: &[u8]) -> Self {
         let mut words = [0; SHORT / 8];
@@ -150,7 +155,12 @@ mod tests {
                 let expected = &bytes[start..start + len];
                 let lent = Message::new(&slab, start..start + len, 0);
                 assert!(lent == expected && !slab.is_unique());
-                drop(lent);
+                let kept = lent.clone().handed_out(0);
+                assert!(kept == expected && kept.view.is_some());
+                drop((lent, kept));
+                let copied = Message::new(&slab, start..start + len, 0).handed_out(SHORT + 1);
+                assert!(copied == expected && slab.is_unique() == (len <= SHORT));
+                drop(copied);
                 let message = Message::new(&slab, start..start + len, SHORT + 1);
                 assert!(message == expected && message.clone() == expected);
                 assert_eq!(slab.is_unique(), len <= SHORT);

@@ -473,6 +473,41 @@ fn what_was_sent_with_a_request_that_is_over_is_released_once() {
     assert!(worker.ready.is_empty());
 }
 
+/// A peer that comes again and again fills no memory with messages that nobody receives, and none of them is lost.
+#[test]
+fn messages_of_connections_that_ended_take_so_much_memory_and_no_more() {
+    let mut worker = Worker::new(Config::default().unmatched(Unmatched::Hold).window(4).endpoints(2)).unwrap();
+    let (rounds, each) = (40, 4);
+    let mut handed_out = Vec::new();
+    for round in 0..rounds {
+        let (ep, _) = join(&mut worker, |worker, address| worker.connect(address));
+        for number in 0..each {
+            worker.send(ep, Tag(round * each + number), vec![7; 10]).unwrap();
+        }
+        worker.close(ep);
+        let mut ended = 0;
+        while ended < 2 {
+            match worker.wait(Some(PATIENCE)).unwrap().expect("it ends in time") {
+                Event::Received { tag, message, .. } if message == [7; 10] => handed_out.push(tag.0),
+                Event::Closed { .. } => ended += 1,
+                Event::Sent { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let most = worker.config.capacity().1;
+    assert!(handed_out.iter().copied().eq(0..rounds * each - most), "the oldest are handed out, in their order");
+    for tag in rounds * each - most..rounds * each {
+        let receive = worker.recv(Source::Any, Tag(tag)).unwrap();
+        match worker.poll().unwrap() {
+            Some(Event::Matched { op, message, .. }) => assert!(op == receive && message == [7; 10]),
+            other => panic!("{other:?}"),
+        }
+    }
+    worker.reclaim(usize::MAX);
+    assert_eq!(worker.slabs.lent(), 0, "nothing is lent of a short message that was taken");
+}
+
 #[test]
 fn short_messages_that_are_lent_and_kept_hold_their_sender_up() {
     let most = 2000;
