@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use slab::Slab;
 
 use crate::engine::{Key, Table};
-use crate::worker::{Armed, EndpointId, Event, OpId, Worker, WorkerError};
+use crate::worker::{Armed, EndpointId, Event, Message, OpId, Worker, WorkerError};
 
 /// A worker with those who wait for it.
 pub(super) struct Shared {
@@ -18,8 +18,9 @@ pub(super) struct Shared {
     by_endpoint: Table<EndpointKey, u32>,
     /// Connections that peers made.
     pub(super) accepted: VecDeque<EndpointId>,
-    /// Events that belong to no operation.
-    events: VecDeque<Event>,
+    /// Events that belong to no operation, with what has a notification's window. Peers have so many messages here as their windows
+    /// let through.
+    events: VecDeque<(Event, Option<Message>)>,
     /// How many of them are of connections that are none any more.
     ends: usize,
     /// Some of those were dropped, and a warning says so.
@@ -77,7 +78,8 @@ impl Key for EndpointKey {
 }
 
 impl Shared {
-    pub(super) fn new(worker: Worker) -> Self {
+    pub(super) fn new(mut worker: Worker) -> Self {
+        worker.lend_all();
         Shared {
             worker,
             waits: Slab::new(),
@@ -312,12 +314,13 @@ impl Shared {
                 self.drop_end();
             }
         }
-        self.events.push_back(event);
+        let notice = if let Event::Notified { .. } = &event { self.worker.next_notice() } else { None };
+        self.events.push_back((event, notice));
     }
 
     #[cold]
     fn drop_end(&mut self) {
-        if let Some(oldest) = self.events.iter().position(is_end) {
+        if let Some(oldest) = self.events.iter().position(|(event, _)| is_end(event)) {
             self.events.remove(oldest);
             self.ends -= 1;
         }
@@ -330,7 +333,7 @@ impl Shared {
 
     /// The next event that belongs to no operation.
     pub(super) fn next_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
+        let (event, _) = self.events.pop_front()?;
         self.ends -= usize::from(is_end(&event));
         Some(event)
     }

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use qpair_verbs::{Access, Local};
 
 use super::*;
-use crate::{Config, Event, HandlerId, OpError, Payload, Returned, Source, Tag, Unmatched, Worker};
+use crate::{
+    Config, Event, HandlerId, Notice, OpError, Payload, Returned, SendCopyError, Source, Tag, Unmatched, Worker,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -347,6 +349,55 @@ fn sends_wait_for_room() {
         }
     };
     run(main, others);
+}
+
+/// Of any kind that comes without being asked for.
+#[test]
+fn a_peer_whose_events_nobody_takes_is_held_up() {
+    let few = || Config::default().window(4);
+    for kind in 0..3 {
+        let (a, b) = (AsyncWorker::new(Worker::new(few()).unwrap()), AsyncWorker::new(Worker::new(few()).unwrap()));
+        let others = driven(&[&a, &b]);
+        let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+        let main = async move {
+            let ep = a.connect(address).await.unwrap();
+            b.accept().await.unwrap();
+            let send = |number: u64| {
+                let sent = a.with(|worker| match kind {
+                    0 => worker.notify(ep, Notice::Value(number)),
+                    1 => worker.send_copy(ep, Tag(number), b""),
+                    _ => worker.send_active_copy(ep, HandlerId(1), number, b"few"),
+                });
+                for side in [&a, &b] {
+                    shared::with(side.shared(), shared::Shared::advance).unwrap();
+                }
+                match sent {
+                    Ok(()) => 1,
+                    Err(SendCopyError::WouldBlock) => 0,
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            let sent = (0..1000).fold(0, |sent, _| sent + send(sent));
+            assert!((4..200).contains(&sent), "{sent}");
+            // Another connection's go all the way.
+            let other = a.connect(address).await.unwrap();
+            let back = b.accept().await.unwrap();
+            let mut receive = Box::pin(b.recv(back, Tag(0)));
+            begin(receive.as_mut(), Waker::noop());
+            a.send(other, Tag(0), &b"other"[..]).await.unwrap();
+            assert!(receive.await.unwrap().1 == *b"other");
+            for number in 0..sent {
+                match b.next_event().await.unwrap() {
+                    Event::Notified { value, .. } => assert_eq!((kind, value), (0, number)),
+                    Event::Received { tag, .. } => assert_eq!((kind, tag.0), (1, number)),
+                    Event::Active { argument, .. } => assert_eq!((kind, argument), (2, number)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!((0..1000).any(|_| send(sent) > 0), "it goes on when they are taken");
+        };
+        run(main, others);
+    }
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub struct AsyncWorker {
 impl AsyncWorker {
     /// Takes a worker. It should [hold](crate::Unmatched::Hold) messages that come before their receives, unless the program
     /// takes them from [`next_event`](AsyncWorker::next_event).
+    ///
+    /// From then on each message takes its peer's window until it is dropped, and each notification until it is taken, as with
+    /// [`Config::lend_short`](crate::Config::lend_short): a peer whose events nobody takes is held up, and fills no memory.
     pub fn new(worker: Worker) -> AsyncWorker {
         AsyncWorker { shared: Rc::new(RefCell::new(Shared::new(worker))) }
     }

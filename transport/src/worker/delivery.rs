@@ -89,7 +89,7 @@ impl Worker {
             Class::Request => self.requested(ep, envelope, message),
             Class::Response => self.answered(ep, envelope, message),
             Class::Stream => self.stream_part(ep, envelope, Some(message)),
-            Class::Notice => self.noticed(ep, envelope),
+            Class::Notice => self.noticed(ep, envelope, message),
             Class::Part => {
                 let violation = Violation::Part { id: tag, len: message.len() as u64, left: 0 };
                 self.break_off(ep.index as usize, CloseReason::Protocol(violation));

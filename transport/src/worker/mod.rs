@@ -109,6 +109,8 @@ pub struct Worker {
     armed: bool,
     /// From which length on messages stay where they landed.
     lends_from: usize,
+    /// The messages of notifications that were not polled, where these are lent too.
+    notices: Option<VecDeque<Message>>,
     counters: Counters,
     next_op: u64,
     // Touched now and then.
@@ -239,6 +241,7 @@ impl Worker {
             cut_short: false,
             armed: false,
             lends_from: if config.lend_short { 0 } else { memory::SHORT + 1 },
+            notices: None,
             counters: Counters::default(),
             next_op: 1,
             pool,

@@ -9,6 +9,7 @@ use crate::worker::Worker;
 use crate::worker::error::{OneSidedError, OneSidedFailure, SendCopyError};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId};
+use crate::worker::memory::Message;
 
 /// How a peer is told of a [`put_notify`](Worker::put_notify).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,13 +182,30 @@ impl Worker {
     }
 
     /// A notification came.
-    pub(in crate::worker) fn noticed(&mut self, ep: EndpointId, envelope: Envelope) {
+    pub(in crate::worker) fn noticed(&mut self, ep: EndpointId, envelope: Envelope, message: Message) {
         match envelope.port {
-            VALUE => self.ready.push_back(Event::Notified { ep, value: envelope.tag }),
+            VALUE => {
+                self.ready.push_back(Event::Notified { ep, value: envelope.tag });
+                if let Some(notices) = &mut self.notices {
+                    notices.push_back(message);
+                }
+            }
             COUNT => self.count(envelope.tag as u32, envelope.tag >> 32),
             // A kind of notice that a later release may have.
             _ => {}
         }
+    }
+
+    /// From now on all that is handed out takes its peer's window until it is dropped, however short; so do notifications, until
+    /// what [`next_notice`](Worker::next_notice) gives with each is.
+    pub(crate) fn lend_all(&mut self) {
+        self.lends_from = 0;
+        self.notices.get_or_insert_default();
+    }
+
+    /// What has the window of the next [`Event::Notified`] that is polled.
+    pub(crate) fn next_notice(&mut self) -> Option<Message> {
+        self.notices.as_mut()?.pop_front()
     }
 
     fn count(&mut self, id: u32, add: u64) {
