@@ -251,7 +251,8 @@ impl AsyncWorker {
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
     /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
     /// connections ([`Event::Closed`]), and of those that peers made and that came to nothing ([`Event::Rejected`]). Of the
-    /// last two kinds the newest 1024 are kept, for whoever reaches the port can make them; of the others all.
+    /// last two kinds the newest 1024 are kept, for whoever reaches the port can make them; of the others as many as the windows of
+    /// their peers let through.
     ///
     /// # Errors
     /// [`Refused::Stopped`], after those that came before.
