@@ -92,7 +92,7 @@ impl CompletionQueue {
     }
 
     /// As [`poll`](CompletionQueue::poll), for one who reads messages where they are ([`Completion::message`]) and posts their
-    /// receives again ([`QueuePair::repost`](crate::QueuePair::repost)): up to 340 bytes do not go through the memory of the
+    /// receives again ([`QueuePair::repost`](crate::QueuePair::repost)): up to 580 bytes do not go through the memory of the
     /// receive then on the software device, instead of 100. To take the memory out costs more so.
     ///
     /// # Errors

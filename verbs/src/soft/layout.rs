@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use crate::types::QpType;
 
 /// Version of everything in this file and of the control messages.
-pub(crate) const LAYOUT_VERSION: u32 = 8;
+pub(crate) const LAYOUT_VERSION: u32 = 9;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"qpairshm");
 
 /// Size of the public mapping: header, key table and room for some ten thousand queues. Untouched pages cost nothing.

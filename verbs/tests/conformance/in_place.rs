@@ -252,7 +252,7 @@ fn what_is_taken_out_after_all_holds_the_message(env: &Env) {
 
 fn longer_messages_are_read_in_place_too(env: &Env) {
     let mut ground = Ground::new(env);
-    for len in (0..360).step_by(7).chain(LENGTHS).chain([339, 340, 341, 900]) {
+    for len in (0..600).step_by(7).chain(LENGTHS).chain([579, 580, 581, 900]) {
         let message: Vec<u8> = (0..len).map(|at| (at ^ len) as u8 | 1).collect();
         ground.post(ground.pd.alloc(900).unwrap(), len as u64);
         for _ in 0..3 {
