@@ -1,6 +1,8 @@
 //! The device's copy engine: copies that other threads and processes may watch or disturb.
-//! `long` is the loop for ranges beyond the first-level cache.
+//! `long` has the loops for ranges beyond the first-level cache, of which `choice` takes one.
 
+#[cfg(target_arch = "x86_64")]
+mod choice;
 #[cfg(target_arch = "x86_64")]
 mod long;
 
@@ -66,7 +68,7 @@ unsafe extern "C" fn copy_out_of_line(to: *mut u8, from: *const u8, len: usize) 
     #[cfg(target_arch = "x86_64")]
     if len >= long::LONG && (to as usize).abs_diff(from as usize) >= len && long::is_supported() {
         // SAFETY: the caller of `device_copy` vouches for both ranges, and they lie apart.
-        return unsafe { long::copy(to, from, len) };
+        return unsafe { choice::copy(to, from, len) };
     }
     // SAFETY: the caller of `device_copy` vouches for both ranges.
     unsafe { std::ptr::copy(from, to, len) };
