@@ -110,6 +110,14 @@ pub(crate) struct Left {
     device: Device,
 }
 
+/// Arenas that went.
+pub(crate) struct Gone {
+    /// Their numbers.
+    pub(crate) arenas: Vec<u32>,
+    /// What went with them, to be dropped once peers have unmapped them.
+    pub(crate) left: Vec<Left>,
+}
+
 /// Keeps a device open until it is dropped.
 pub(crate) type Device = Box<dyn Send>;
 
@@ -371,15 +379,10 @@ impl ArenaPool {
         }
     }
 
-    /// Numbers of arenas that went since the last call.
-    pub(crate) fn take_gone(&self) -> Vec<u32> {
-        std::mem::take(&mut self.lock().gone)
-    }
-
-    /// What went with arenas since the last call, to be dropped once peers have unmapped them. To be taken before
-    /// [`take_gone`](ArenaPool::take_gone), so that they are told first.
-    pub(crate) fn take_left(&self) -> Vec<Left> {
-        std::mem::take(&mut self.lock().left)
+    /// The arenas that went since the last call. Both of one at once: who has it is known until peers are told that it is gone.
+    pub(crate) fn take_gone(&self) -> Gone {
+        let mut state = self.lock();
+        Gone { arenas: std::mem::take(&mut state.gone), left: std::mem::take(&mut state.left) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, PoolState> {
@@ -453,9 +456,9 @@ mod tests {
         pool.set_alarm(move || _ = counter.fetch_add(1, Ordering::Relaxed));
         let blocks: Vec<_> = (0..3).map(|_| pool.alloc(1, Reach::Nowhere, 1 << 20, HugePages::No).unwrap()).collect();
         drop(blocks);
-        assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().len()), (1, 3));
+        assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().arenas.len()), (1, 3));
         drop(pool.alloc(1, Reach::Nowhere, 1 << 20, HugePages::No).unwrap());
-        assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().len()), (2, 1));
+        assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().arenas.len()), (2, 1));
     }
 
     #[test]
@@ -466,6 +469,6 @@ mod tests {
         assert!(pool.get(id).is_some());
         drop(block);
         assert!(pool.get(id).is_none());
-        assert_eq!(pool.take_gone(), [id]);
+        assert_eq!(pool.take_gone().arenas, [id]);
     }
 }

@@ -29,7 +29,7 @@ pub use remote::RemoteSlice;
 pub use slab::{Slab, SlabView};
 pub use window::{Bindable, MemoryWindow};
 
-pub(crate) use arena::{Arena, ArenaPool, GpuArena, Left, Pages, Registrar};
+pub(crate) use arena::{Arena, ArenaPool, Gone, GpuArena, Left, Pages, Registrar};
 pub(crate) use atomic::Atomic;
 pub(crate) use backing::{Backing, FurtherKey, Reach};
 pub(crate) use exposed::RegionShared;

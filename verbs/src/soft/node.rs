@@ -14,7 +14,7 @@ use crate::aside;
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
 use crate::events::AsyncEvent;
-use crate::memory::Left;
+use crate::memory::{Gone, Left};
 use crate::sync::lock;
 
 /// An opened software device.
@@ -83,7 +83,7 @@ impl Node {
         *lock(&node.control) = Some(control.clone());
         let (waker, weak) = (control.clone(), Arc::downgrade(&home));
         home.arenas().set_alarm(move || match weak.upgrade() {
-            Some(home) if waker.is_deaf() => home.arenas().take_left().into_iter().for_each(Left::leak),
+            Some(home) if waker.is_deaf() => home.arenas().take_gone().left.into_iter().for_each(Left::leak),
             _ => waker.wake(),
         });
         let (ear, weak) = (control.clone(), Arc::downgrade(&node));
@@ -247,7 +247,7 @@ impl Node {
             lock(&self.retired).push(Retired::Block(memory, askers));
             control.wake();
             if control.is_deaf() {
-                Handler::retired(self).into_iter().for_each(Retired::leak);
+                Handler::gone(self).1.into_iter().for_each(Retired::leak);
             }
         }
     }
@@ -307,14 +307,11 @@ impl Handler for Node {
         }
     }
 
-    fn gone(&self) -> Vec<u32> {
-        self.home.arenas().take_gone()
-    }
-
-    fn retired(&self) -> Vec<Retired> {
+    fn gone(&self) -> (Vec<u32>, Vec<Retired>) {
         let mut retired = std::mem::take(&mut *lock(&self.retired));
-        retired.extend(self.home.arenas().take_left().into_iter().map(Retired::Left));
-        retired
+        let Gone { arenas, left } = self.home.arenas().take_gone();
+        retired.extend(left.into_iter().map(Retired::Left));
+        (arenas, retired)
     }
 
     fn tick(&self) -> bool {

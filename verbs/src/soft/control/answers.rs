@@ -51,6 +51,13 @@ pub(super) enum PassedRope {
     NoRoom,
 }
 
+impl Drop for Answers {
+    /// What is kept still, of a link that did not end, peers may be about.
+    fn drop(&mut self) {
+        std::mem::take(&mut self.lock().given_up).into_values().for_each(std::mem::forget);
+    }
+}
+
 impl Answers {
     /// A number for a question that is asked now.
     pub(super) fn open(&self) -> u32 {

@@ -76,7 +76,10 @@ impl Forgotten {
 
 impl Drop for Forgotten {
     fn drop(&mut self) {
-        drop(self.close());
+        // Somebody may be at it where a panic drops it.
+        if !std::thread::panicking() {
+            drop(self.close());
+        }
     }
 }
 

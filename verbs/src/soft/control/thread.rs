@@ -46,10 +46,9 @@ pub(crate) trait Handler: Send + Sync {
     fn settle(&self, link: &Link) -> bool;
     /// The other end of a link makes no sense, or the link has ended: `is_last` if no other leads to that device.
     fn lost(&self, link: &Arc<Link>, is_last: bool);
-    /// Arenas of ours that went since the last call.
-    fn gone(&self) -> Vec<u32>;
-    /// Memory that went since the last call and that peers may look at still.
-    fn retired(&self) -> Vec<Retired>;
+    /// Arenas of ours that went since the last call, and memory that went and that peers may look at still: with an arena what is
+    /// left of it.
+    fn gone(&self) -> (Vec<u32>, Vec<Retired>);
     /// Tries stalled work again; true if there is more to do.
     fn tick(&self) -> bool;
     /// No peer is heard any more, for good.
@@ -280,29 +279,31 @@ impl Loop {
         links.iter().for_each(|link| link.spurn());
         let handler = self.handler.upgrade();
         let mut left: Vec<_> = std::mem::take(&mut self.retiring).into_iter().map(|retiring| retiring.memory).collect();
-        left.extend(handler.iter().flat_map(|handler| handler.retired()));
+        left.extend(handler.iter().flat_map(|handler| handler.gone().1));
         let leaked = left.len();
         left.into_iter().for_each(Retired::leak);
-        if let Some(handler) = handler {
+        if let Some(handler) = &handler {
             handler.deafened();
-            self.hang_up(&*handler, links);
+            links.iter().for_each(|link| handler.lost(link, false));
         }
+        drop(handler);
+        self.wind_up(links);
         tracing::error!(
             leaked,
             "the device has failed: its control thread has ended; memory that peers may look at stays"
         );
     }
 
-    /// Tells peers, once nobody of this device is inside an access, some seconds later at most.
-    fn hang_up(&self, handler: &dyn Handler, mut links: Vec<Arc<Link>>) {
-        let start = Instant::now();
-        links.iter().for_each(|link| handler.lost(link, false));
-        let is_over = || self.control.closing.load(Ordering::Acquire) || start.elapsed() > HANG_UP;
-        loop {
+    /// Tells peers once nobody of this device is inside an access, and queue pairs once their peers are not, until the device closes.
+    fn wind_up(&self, mut links: Vec<Arc<Link>>) {
+        while !self.control.closing.load(Ordering::Acquire)
+            && let Some(handler) = self.handler.upgrade()
+        {
             links.retain(|link| handler.settle(link));
-            if links.is_empty() || is_over() {
+            if !handler.tick() && links.is_empty() {
                 return;
             }
+            drop(handler);
             std::thread::sleep(SETTLE_AGAIN);
         }
     }
@@ -329,11 +330,12 @@ impl Loop {
     /// way, and what was asked about before is dropped.
     fn part(&mut self, handler: &dyn Handler) {
         let (turn, asked) = (self.turn + 1, self.retiring.len());
-        for memory in handler.retired() {
+        let (gone, retired) = handler.gone();
+        for memory in retired {
             let links = self.links.values().filter(|link| memory.is_known_over(link)).cloned().collect();
             self.retiring.push(Retiring { turn, links, memory });
         }
-        for arena in handler.gone() {
+        for arena in gone {
             self.links.values().for_each(|link| link.take_back(arena));
         }
         if asked < self.retiring.len() {
@@ -405,8 +407,6 @@ const SETTLE_AGAIN: Duration = Duration::from_millis(5);
 const CALM: Duration = Duration::from_millis(20);
 /// Pause between attempts to accept a connection, for instance while there are no descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// Longest wait of a device that has failed until nobody is inside an access of peers' memory.
-const HANG_UP: Duration = Duration::from_secs(3);
 /// Time that a new connection has for its first message.
 const GREETING: Duration = Duration::from_secs(2);
 const MAX_GREETING: usize = 256;
@@ -445,12 +445,10 @@ mod tests {
 
         fn lost(&self, _: &Arc<Link>, _: bool) {}
 
-        fn gone(&self) -> Vec<u32> {
-            Vec::new()
-        }
-
-        fn retired(&self) -> Vec<Retired> {
-            std::mem::take(&mut *lock(&self.went))
+        fn gone(&self) -> (Vec<u32>, Vec<Retired>) {
+            let went = std::mem::take(&mut *lock(&self.went));
+            let arena = |memory: &Retired| if let Retired::Left(left) = memory { Some(left.arena()) } else { None };
+            (went.iter().filter_map(arena).collect(), went)
         }
 
         fn tick(&self) -> bool {
@@ -504,6 +502,8 @@ mod tests {
         }
         state.part(&*deaf);
         assert_eq!(memory.each_ref().map(Arc::strong_count), [2, 1]);
+        // Told first, and asked then.
+        assert!(matches!(theirs[0].recv().unwrap().unwrap().message, Message::ArenaGone { arena: 7 }));
         assert!(matches!(theirs[0].recv().unwrap().unwrap().message, Message::Quiesce { turn: 1 }));
         assert!(theirs[1].recv().is_err(), "it is not asked about what it does not have");
         links[1].note_quiet(1);

@@ -36,7 +36,7 @@ impl Sender {
                 return None;
             }
             let want = AREA.min(total - bouncing.done);
-            let Some((area, to)) = bouncing.area() else { return Some(LOST) };
+            let Some((area, to)) = bouncing.area(own.home) else { return Some(LOST) };
             let Some((part, op)) = next(peer, bouncing.done, want, area as u32) else {
                 return Some(self.bounce_refused(own, FaultKind::Access));
             };
@@ -74,7 +74,7 @@ impl Sender {
                 Answer::Done(_) => {}
             }
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return LOST };
-            let Some((area, from)) = bouncing.area() else { return LOST };
+            let Some((area, from)) = bouncing.area(own.home) else { return LOST };
             let part = std::mem::take(&mut bouncing.part);
             let mut failed = None;
             request.part(bouncing.done, part, |offset, piece| {

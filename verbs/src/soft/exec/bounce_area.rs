@@ -1,6 +1,6 @@
 //! A part of our shared mapping through which a request moves that can reach its peer's memory in no other way.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::soft::control::Link;
 use crate::soft::home::Home;
@@ -18,20 +18,22 @@ pub(crate) struct Bouncing {
 /// The area, free again when dropped.
 #[derive(Debug)]
 struct Area {
-    home: Arc<Home>,
+    /// It may outlive the device, with a peer that does not answer.
+    home: Weak<Home>,
     /// Its place in our shared mapping.
     offset: usize,
 }
 
 impl Bouncing {
     pub(super) fn new(home: &Arc<Home>, with_area: bool) -> Option<Self> {
-        let area = if with_area { Some(Area { home: home.clone(), offset: home.take_shared(AREA)? }) } else { None };
+        let area =
+            if with_area { Some(Area { home: Arc::downgrade(home), offset: home.take_shared(AREA)? }) } else { None };
         Some(Bouncing { area, done: 0, part: 0, request: None })
     }
 
     /// Offset of the area in our shared mapping, and where it is.
-    pub(super) fn area(&self) -> Option<(usize, *mut u8)> {
-        let Area { home, offset } = self.area.as_ref()?;
+    pub(super) fn area(&self, home: &Home) -> Option<(usize, *mut u8)> {
+        let Area { offset, .. } = self.area.as_ref()?;
         // SAFETY: bytes have no invalid pattern; the area is ours and, during a part, the peer's.
         let at = unsafe { home.shared().array::<u8>(*offset, AREA) }?;
         Some((*offset, at.as_ptr()))
@@ -39,15 +41,18 @@ impl Bouncing {
 
     /// Ends it. The area is kept from others as long as the peer may still be about a part of it.
     pub(crate) fn abandon(self, link: &Link) {
-        if let Some(request) = self.request {
-            link.give_up_bounce(request, self.area.map(|area| Box::new(area) as Box<dyn Send>));
+        let Bouncing { area, request, .. } = self;
+        if let Some(request) = request {
+            link.give_up_bounce(request, area.map(|area| Box::new(area) as Box<dyn Send>));
         }
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        self.home.give_shared(self.offset, AREA);
+        if let Some(home) = self.home.upgrade() {
+            home.give_shared(self.offset, AREA);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! SEND: into the peer's ring if it is short, else straight into its posted receive.
 
+use std::mem::MaybeUninit;
+
 use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
 use super::sender::Sender;
 use crate::gpu::Place;
@@ -302,11 +304,13 @@ fn push_inline(peer: &mut PeerView, entry: Entry, request: &Request<'_>) {
         peer.producer.push(entry, data);
         return;
     }
-    let mut bytes = [0u8; RING_INLINE];
+    let mut bytes = MaybeUninit::<[u8; RING_INLINE]>::uninit();
+    let at = bytes.as_mut_ptr().cast::<u8>();
     request.pieces(|offset, piece| {
         // SAFETY: the message has at most RING_INLINE bytes; the pieces are posted memory.
-        unsafe { device_copy(bytes.as_mut_ptr().add(offset), piece.ptr, piece.len) };
+        unsafe { device_copy(at.add(offset), piece.ptr, piece.len) };
         None::<()>
     });
-    peer.producer.push(entry, &bytes[..entry.byte_len as usize]);
+    // SAFETY: the pieces have as many bytes together, one behind the other.
+    peer.producer.push(entry, unsafe { std::slice::from_raw_parts(at, entry.byte_len as usize) });
 }
