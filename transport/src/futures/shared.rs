@@ -18,10 +18,10 @@ pub(super) struct Shared {
     by_endpoint: Table<EndpointKey, u32>,
     /// Connections that peers made.
     pub(super) accepted: VecDeque<EndpointId>,
-    /// Events that belong to no operation, with what has a notification's window. Peers have so many messages here as their windows
-    /// let through.
+    /// Events that belong to no operation, with what has a notification's window. Once there are many, peers have as many messages
+    /// more here as their windows let through.
     events: VecDeque<(Event, Option<Message>)>,
-    /// How many of them are of connections that are none any more.
+    /// How many of them nobody would miss.
     ends: usize,
     /// Some of those were dropped, and a warning says so.
     ends_dropped: bool,
@@ -79,7 +79,7 @@ impl Key for EndpointKey {
 
 impl Shared {
     pub(super) fn new(mut worker: Worker) -> Self {
-        worker.lend_all();
+        worker.keep_notices();
         Shared {
             worker,
             waits: Slab::new(),
@@ -314,8 +314,11 @@ impl Shared {
                 self.drop_end();
             }
         }
-        let notice = if let Event::Notified { .. } = &event { self.worker.next_notice() } else { None };
+        let notice = if let Event::Notified { .. } = &event { self.worker.last_notice() } else { None };
         self.events.push_back((event, notice));
+        if self.events.len() == MANY {
+            self.worker.lend_short(true);
+        }
     }
 
     #[cold]
@@ -326,7 +329,7 @@ impl Shared {
         }
         if !std::mem::replace(&mut self.ends_dropped, true) {
             tracing::warn!(
-                "nobody takes the events of connections that were refused or have ended: the oldest are dropped"
+                "nobody takes the events of offers, and of connections that were refused or have ended: the oldest are dropped"
             );
         }
     }
@@ -334,6 +337,9 @@ impl Shared {
     /// The next event that belongs to no operation.
     pub(super) fn next_event(&mut self) -> Option<Event> {
         let (event, _) = self.events.pop_front()?;
+        if self.events.is_empty() {
+            self.worker.lend_short(false);
+        }
         self.ends -= usize::from(is_end(&event));
         Some(event)
     }
@@ -374,13 +380,17 @@ pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R
     result
 }
 
-/// Whether it is of a connection that is none any more, as many as strangers like.
+/// Whether it is of a connection that is none any more, of which there are as many as strangers like, or of an offer, which a receive
+/// takes whether its event was seen or not.
 fn is_end(event: &Event) -> bool {
-    matches!(event, Event::Rejected { .. } | Event::Closed { .. })
+    matches!(event, Event::Rejected { .. } | Event::Closed { .. } | Event::Offered { .. })
 }
 
-/// Events of such connections that are kept.
+/// Of such events so many are kept.
 const ENDS: usize = 1024;
+
+/// Events that wait until short messages take their peers' windows, which costs each some ten nanoseconds.
+const MANY: usize = 1024;
 
 /// Events at a time, before other tasks have their turn.
 const BATCH: usize = 64;

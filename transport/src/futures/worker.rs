@@ -31,8 +31,9 @@ impl AsyncWorker {
     /// Takes a worker. It should [hold](crate::Unmatched::Hold) messages that come before their receives, unless the program
     /// takes them from [`next_event`](AsyncWorker::next_event).
     ///
-    /// From then on each message takes its peer's window until it is dropped, and each notification until it is taken, as with
-    /// [`Config::lend_short`](crate::Config::lend_short): a peer whose events nobody takes is held up, and fills no memory.
+    /// Where a thousand events wait that nobody takes, each message takes its peer's window from then on until it is dropped, and
+    /// each notification until it is taken, as with [`Config::lend_short`](crate::Config::lend_short): a peer whose events nobody
+    /// takes is held up then, and what it would answer as well.
     pub fn new(worker: Worker) -> AsyncWorker {
         AsyncWorker { shared: Rc::new(RefCell::new(Shared::new(worker))) }
     }
@@ -250,9 +251,9 @@ impl AsyncWorker {
 
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
     /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
-    /// connections ([`Event::Closed`]), and of those that peers made and that came to nothing ([`Event::Rejected`]). Of the
-    /// last two kinds the newest 1024 are kept, for whoever reaches the port can make them; of the others as many as the windows of
-    /// their peers let through.
+    /// connections ([`Event::Closed`]), of those that peers made and that came to nothing ([`Event::Rejected`]), and long messages
+    /// that wait for a receive ([`Event::Offered`]). Of the last three kinds the newest 1024 are kept, for there is no end to them
+    /// where nobody asks; of the others, beyond a thousand, as many as the windows of their connections let through.
     ///
     /// # Errors
     /// [`Refused::Stopped`], after those that came before.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use qpair_verbs::HugePages;
 
 use super::error::WorkerError;
+use super::memory::SHORT;
 use super::near::Near;
 use super::rails::Rail;
 use super::work_id::ENDPOINT_BITS;
@@ -70,8 +71,8 @@ pub enum Unmatched {
     /// they are never copied then.
     HoldLong,
     /// All wait for a receive, and can be [probed](crate::Worker::probe) for, as in MPI. Those that wait take the peer's window:
-    /// a peer whose messages nobody receives can send no more of any kind. Of connections that have ended as many wait as all
-    /// windows hold together; beyond that the oldest are handed out, so that peers which come again and again fill no memory.
+    /// a peer whose messages nobody receives can send no more of any kind. Of connections that have ended as many messages
+    /// wait as all windows hold together; beyond that the oldest are handed out.
     Hold,
 }
 
@@ -434,6 +435,11 @@ impl Config {
         let SharedReceives { own, shared } = self.slots();
         let receives = self.endpoints as u64 * u64::from(own + RESERVED_SLOTS) + u64::from(shared);
         (receives + self.endpoints as u64 * u64::from(self.send_depth), receives)
+    }
+
+    /// Messages of so many bytes or more are lent.
+    pub(crate) fn lends_from(&self) -> usize {
+        if self.lend_short { 0 } else { SHORT + 1 }
     }
 
     /// Slots of each connection, and those that they share.

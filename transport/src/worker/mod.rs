@@ -109,8 +109,9 @@ pub struct Worker {
     armed: bool,
     /// From which length on messages stay where they landed.
     lends_from: usize,
-    /// The messages of notifications that were not polled, where these are lent too.
-    notices: Option<VecDeque<Message>>,
+    /// The messages of notifications that were not polled, where somebody keeps these; and that of the one polled last.
+    notices: Option<VecDeque<Option<Message>>>,
+    notice: Option<Message>,
     counters: Counters,
     next_op: u64,
     // Touched now and then.
@@ -240,8 +241,9 @@ impl Worker {
             has_other_queues: rails.count() > 0,
             cut_short: false,
             armed: false,
-            lends_from: if config.lend_short { 0 } else { memory::SHORT + 1 },
+            lends_from: config.lends_from(),
             notices: None,
+            notice: None,
             counters: Counters::default(),
             next_op: 1,
             pool,

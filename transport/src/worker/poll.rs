@@ -56,6 +56,11 @@ impl Worker {
     #[inline]
     fn next_ready(&mut self) -> Option<Event> {
         let event = self.ready.pop_front()?;
+        if let Some(notices) = &mut self.notices
+            && matches!(event, Event::Notified { .. })
+        {
+            self.notice = notices.pop_front().flatten();
+        }
         if !self.deadlines.is_empty()
             && let Some(op) = event.op()
         {

@@ -31,7 +31,7 @@ pub(crate) struct Policy {
     pub(crate) hold_long: bool,
     /// Those that are longer wait in any case.
     pub(crate) longest: u64,
-    /// So many short ones of connections that have ended wait at most.
+    /// So many that are here, of connections that have ended, wait at most.
     pub(crate) orphans: usize,
 }
 

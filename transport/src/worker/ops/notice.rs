@@ -187,7 +187,7 @@ impl Worker {
             VALUE => {
                 self.ready.push_back(Event::Notified { ep, value: envelope.tag });
                 if let Some(notices) = &mut self.notices {
-                    notices.push_back(message);
+                    notices.push_back(Some(message));
                 }
             }
             COUNT => self.count(envelope.tag as u32, envelope.tag >> 32),
@@ -196,16 +196,24 @@ impl Worker {
         }
     }
 
-    /// From now on all that is handed out takes its peer's window until it is dropped, however short; so do notifications, until
-    /// what [`next_notice`](Worker::next_notice) gives with each is.
-    pub(crate) fn lend_all(&mut self) {
-        self.lends_from = 0;
-        self.notices.get_or_insert_default();
+    /// From now on [`last_notice`](Worker::last_notice) gives what it says.
+    pub(crate) fn keep_notices(&mut self) {
+        let before = self.ready.iter().filter(|event| matches!(event, Event::Notified { .. })).count();
+        self.notices.get_or_insert_with(|| std::iter::repeat_n(None, before).collect());
     }
 
-    /// What has the window of the next [`Event::Notified`] that is polled.
-    pub(crate) fn next_notice(&mut self) -> Option<Message> {
-        self.notices.as_mut()?.pop_front()
+    /// Whether short messages take their peers' windows until they are dropped, and notifications until their
+    /// [`last_notice`](Worker::last_notice) is. Else that is as [`Config::lend_short`](crate::Config::lend_short) says.
+    pub(crate) fn lend_short(&mut self, lends: bool) {
+        self.lends_from = self.config.lends_from();
+        if lends {
+            self.lends_from = 0;
+        }
+    }
+
+    /// What has the window of the [`Event::Notified`] that was polled last.
+    pub(crate) fn last_notice(&mut self) -> Option<Message> {
+        self.notice.take()
     }
 
     fn count(&mut self, id: u32, add: u64) {
