@@ -32,33 +32,25 @@ use super::long;
 /// # Safety
 /// As [`long::copy`].
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    if len < MEASURED {
-        // SAFETY: passed on to the caller.
-        return unsafe { long::copy(to, from, len) };
-    }
-    let sizes = CHOICES.get();
-    let at = (len / MEASURED).ilog(4).min(SIZES as u32 - 1) as usize;
-    let mut choice = sizes[at];
-    let way = choice.next();
+    let mut sizes = CHOICES.get();
+    let at = (len / LONG).max(1).ilog(4).min(SIZES as u32 - 1) as usize;
+    let way = sizes[at].next();
     let start = long::cycles();
     // SAFETY: passed on to the caller.
     unsafe {
         match way {
+            Way::Cached if len < long::LONG => std::ptr::copy_nonoverlapping(from, to, len),
             Way::Cached => long::copy(to, from, len),
             Way::Past => long::copy_past(to, from, len),
         }
     }
     let took = long::cycles().saturating_sub(start);
-    choice.note(way, took.saturating_mul(1 << 10) / len as u64);
-    CHOICES.set({
-        let mut sizes = sizes;
-        sizes[at] = choice;
-        sizes
-    });
+    sizes[at].note(way, took.saturating_mul(1 << 10) / len.max(1) as u64);
+    CHOICES.set(sizes);
 }
 
 thread_local! {
-    /// Of each range of sizes: four times as long from one to the next.
+    /// Of each range of sizes.
     static CHOICES: Cell<[Choice; SIZES]> = const { Cell::new([Choice::NEW; SIZES]) };
 }
 
@@ -123,9 +115,9 @@ impl Choice {
 }
 
 /// Shorter copies go into the caches: to measure one costs some ten nanoseconds.
-const MEASURED: usize = 64 << 10;
-/// Ranges of sizes: from 64 KiB, 256 KiB, 1 MiB and 4 MiB on.
-const SIZES: usize = 4;
+pub(super) const LONG: usize = 16 << 10;
+/// Ranges of sizes: from 16 KiB, 64 KiB, 256 KiB, 1 MiB and 4 MiB on.
+const SIZES: usize = 5;
 /// Copies that try the other way.
 const TRIES: u32 = 2;
 /// Copies from one trial to the next, those of the trial among them: twice as many each time that it changes nothing, so that it
@@ -182,7 +174,7 @@ mod tests {
         }
         let from: Vec<u8> = (0..300_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
         let mut to = vec![0; from.len()];
-        for len in [MEASURED, 4 * MEASURED] {
+        for len in [LONG, 4 * LONG, 15 * LONG] {
             for round in 0..100 {
                 to.fill(0);
                 // SAFETY: both hold that many bytes; AVX2 is there.

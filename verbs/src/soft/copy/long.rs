@@ -24,7 +24,8 @@ use std::arch::x86_64::{
 };
 use std::sync::LazyLock;
 
-/// Shorter ranges stay with the C library: twice their length fits the first-level cache, where it is ahead.
+/// Shorter ranges are the C library's, as far as they go into the caches: twice their length fits the first-level cache, where
+/// it is ahead.
 pub(super) const LONG: usize = 32 << 10;
 
 /// True if this processor can run [`copy`].
