@@ -18,8 +18,8 @@ pub(super) struct Shared {
     by_endpoint: Table<EndpointKey, u32>,
     /// Connections that peers made.
     pub(super) accepted: VecDeque<EndpointId>,
-    /// Events that belong to no operation, with what has a notification's window. Once there are many, peers have as many messages
-    /// more here as their windows let through.
+    /// Events that belong to no operation, with what has a notification's window. Once there are many, peers have as many
+    /// messages more here as their windows let through.
     events: VecDeque<(Event, Option<Message>)>,
     /// How many of them nobody would miss.
     ends: usize,
@@ -316,7 +316,7 @@ impl Shared {
         }
         let notice = if let Event::Notified { .. } = &event { self.worker.last_notice() } else { None };
         self.events.push_back((event, notice));
-        if self.events.len() == MANY {
+        if self.events.len() - self.ends == MANY {
             self.worker.lend_short(true);
         }
     }
@@ -380,8 +380,8 @@ pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R
     result
 }
 
-/// Whether it is of a connection that is none any more, of which there are as many as strangers like, or of an offer, which a receive
-/// takes whether its event was seen or not.
+/// Whether it is of a connection that is none any more, of which there are as many as strangers like, or of an offer, which a
+/// receive takes whether its event was seen or not.
 fn is_end(event: &Event) -> bool {
     matches!(event, Event::Rejected { .. } | Event::Closed { .. } | Event::Offered { .. })
 }
@@ -389,7 +389,7 @@ fn is_end(event: &Event) -> bool {
 /// Of such events so many are kept.
 const ENDS: usize = 1024;
 
-/// Events that wait until short messages take their peers' windows, which costs each some ten nanoseconds.
+/// Other events that wait until short messages take their peers' windows, which costs each some ten nanoseconds.
 const MANY: usize = 1024;
 
 /// Events at a time, before other tasks have their turn.

@@ -252,8 +252,8 @@ impl AsyncWorker {
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
     /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
     /// connections ([`Event::Closed`]), of those that peers made and that came to nothing ([`Event::Rejected`]), and long messages
-    /// that wait for a receive ([`Event::Offered`]). Of the last three kinds the newest 1024 are kept, for there is no end to them
-    /// where nobody asks; of the others, beyond a thousand, as many as the windows of their connections let through.
+    /// that wait for a receive ([`Event::Offered`]). Of the last three kinds the newest 1024 are kept, for there is no end to
+    /// them where nobody asks; of the others, beyond a thousand, as many as the windows of their connections let through.
     ///
     /// # Errors
     /// [`Refused::Stopped`], after those that came before.

@@ -179,6 +179,9 @@ impl Worker {
         for _ in 0..ROUNDS {
             self.cut_short = false;
             if let Some(event) = self.reap()? {
+                if let (Event::Notified { .. }, Some(notices)) = (&event, &mut self.notices) {
+                    notices.push_front(self.notice.take());
+                }
                 self.ready.push_front(event);
             }
             if !self.ready.is_empty() {

@@ -238,7 +238,7 @@ impl Producer {
 }
 
 /// The reading end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Consumer {
     lines: Lines,
     position: u32,

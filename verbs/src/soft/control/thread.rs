@@ -294,7 +294,8 @@ impl Loop {
         );
     }
 
-    /// Tells peers once nobody of this device is inside an access, and queue pairs once their peers are not, until the device closes.
+    /// Tells peers once nobody of this device is inside an access, and queue pairs once their peers are not, until the device
+    /// closes.
     fn wind_up(&self, mut links: Vec<Arc<Link>>) {
         while !self.control.closing.load(Ordering::Acquire)
             && let Some(handler) = self.handler.upgrade()
@@ -303,6 +304,7 @@ impl Loop {
             if !handler.tick() && links.is_empty() {
                 return;
             }
+            aside::attend();
             drop(handler);
             std::thread::sleep(SETTLE_AGAIN);
         }

@@ -1,7 +1,7 @@
 //! By which way a thread copies long ranges: into the caches, or past them, whichever was faster of late.
 //!
-//! A line of the target that is in another core's cache too, since a peer has read what was there before, must leave that before it
-//! is written, and such stores wait for each other. Stores past the caches do not. What was copied so is read from memory later,
+//! A line of the target that is in another core's cache too, since a peer has read what was there before, must leave that
+//! before it is written, and such stores wait for each other. Stores past the caches do not. What was copied so is read from memory later,
 //! which costs as much as it gains where the target is this core's alone. GB/s from and to memory that two cores of an AMD EPYC
 //! (Zen 4) copy to and fro, each what the other has just written, near each other (a flag takes 50 ns) and far apart (200 ns):
 //!
@@ -21,11 +21,17 @@
 //! | far, into the caches | 13.1 | 13.8 | 17.4 | 16.4 | 10.1 |
 //! | far, past them | 10.6 | 13.4 | 14.3 | 14.6 | 10.5 |
 //!
-//! Which of the two it is nobody can tell beforehand, so that each thread measures its copies, and now and then one by the other way.
+//! Which of the two it is nobody can tell beforehand, so that each thread measures its copies, and now and then some by the
+//! other way.
 
 use std::cell::Cell;
 
 use super::long;
+
+/// True if there is a choice for the copy of so many bytes, but for the last eight, which others copy.
+pub(super) const fn is_long(len: usize) -> bool {
+    len + LAST >= LONG
+}
 
 /// Copies `len` bytes, first to last.
 ///
@@ -33,7 +39,7 @@ use super::long;
 /// As [`long::copy`].
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     let mut sizes = CHOICES.get();
-    let at = (len / LONG).max(1).ilog2().div_ceil(2).min(SIZES as u32 - 1) as usize;
+    let at = ((len + LAST) / LONG).max(1).ilog2().div_ceil(2).min(SIZES as u32 - 1) as usize;
     let way = sizes[at].next();
     let start = long::cycles();
     // SAFETY: passed on to the caller.
@@ -79,7 +85,7 @@ impl Choice {
 
     fn next(&self) -> Way {
         match self.way {
-            way if self.left >= TRIES => way,
+            way if self.left > TRIES => way,
             Way::Cached => Way::Past,
             Way::Past => Way::Cached,
         }
@@ -89,9 +95,9 @@ impl Choice {
     fn note(&mut self, way: Way, cost: u64, gain: u64) {
         self.left -= 1;
         if way == self.way {
-            // A copy that was interrupted says little.
-            let cost = if self.cost == 0 { cost } else { cost.min(2 * self.cost) };
-            self.cost = if self.cost == 0 { cost } else { (3 * self.cost + cost) / 4 };
+            // A copy that was interrupted says little; if the first was, the next shows it.
+            let is_first = self.cost == 0 || cost < self.cost / 4;
+            self.cost = if is_first { cost } else { (3 * self.cost + cost.min(2 * self.cost)) / 4 };
             return;
         }
         self.other = self.other.min(cost);
@@ -113,6 +119,8 @@ impl Choice {
     }
 }
 
+/// Bytes of a range that are stored after all others, by themselves.
+const LAST: usize = 8;
 /// Shorter copies go into the caches: to measure one costs some ten nanoseconds.
 pub(super) const LONG: usize = 16 << 10;
 /// Ranges of sizes: from 16 KiB, 32 KiB, 128 KiB, 512 KiB and 2 MiB on.
@@ -153,7 +161,10 @@ mod tests {
         // As far ones have it.
         assert!(copy_where(&mut choice, 10_000, 800, 100) > 9_400);
         assert_eq!(choice.way, Way::Past);
-        assert!(copy_where(&mut choice, 10_000, 130, 100) > 9_900, "once it is so it stays, if it is faster at all");
+        assert!(
+            copy_where(&mut choice, 10_000, 130, 100) > 9_900,
+            "once it is so it stays, if it is faster by a quarter"
+        );
         assert!(copy_where(&mut choice, 10_000, 100, 140) < 700);
         assert_eq!(choice.way, Way::Cached);
     }
@@ -177,7 +188,7 @@ mod tests {
         }
         let from: Vec<u8> = (0..300_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
         let mut to = vec![0; from.len()];
-        for len in [LONG, 4 * LONG, 15 * LONG] {
+        for len in [LONG - LAST, 4 * LONG, 15 * LONG] {
             for round in 0..100 {
                 to.fill(0);
                 // SAFETY: both hold that many bytes; AVX2 is there.

@@ -66,7 +66,7 @@ static OPAQUE: Copy = copy_out_of_line;
 unsafe extern "C" fn copy_out_of_line(to: *mut u8, from: *const u8, len: usize) {
     let (to, from, len) = black_box((to, from, len));
     #[cfg(target_arch = "x86_64")]
-    if len >= choice::LONG && (to as usize).abs_diff(from as usize) >= len && long::is_supported() {
+    if choice::is_long(len) && (to as usize).abs_diff(from as usize) >= len && long::is_supported() {
         // SAFETY: the caller of `device_copy` vouches for both ranges, and they lie apart.
         return unsafe { choice::copy(to, from, len) };
     }
