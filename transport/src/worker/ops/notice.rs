@@ -205,10 +205,7 @@ impl Worker {
     /// Whether short messages take their peers' windows until they are dropped, and notifications until their
     /// [`last_notice`](Worker::last_notice) is. Else that is as [`Config::lend_short`](crate::Config::lend_short) says.
     pub(crate) fn lend_short(&mut self, lends: bool) {
-        self.lends_from = self.config.lends_from();
-        if lends {
-            self.lends_from = 0;
-        }
+        self.lends_from = if lends { 0 } else { self.config.lends_from() };
     }
 
     /// What has the window of the [`Event::Notified`] that was polled last.

@@ -1,9 +1,10 @@
 //! By which way a thread copies long ranges: into the caches, or past them, whichever was faster of late.
 //!
 //! A line of the target that is in another core's cache too, since a peer has read what was there before, must leave that
-//! before it is written, and such stores wait for each other. Stores past the caches do not. What was copied so is read from memory later,
-//! which costs as much as it gains where the target is this core's alone. GB/s from and to memory that two cores of an AMD EPYC
-//! (Zen 4) copy to and fro, each what the other has just written, near each other (a flag takes 50 ns) and far apart (200 ns):
+//! before it is written, and such stores wait for each other. Stores past the caches do not. What was copied so is read from
+//! memory later, which costs as much as it gains where the target is this core's alone. GB/s from and to memory that two cores
+//! of an AMD EPYC (Zen 4) copy to and fro, each what the other has just written, near each other (a flag takes 50 ns) and far
+//! apart (200 ns):
 //!
 //! | | 64 KiB | 256 KiB | 1 MiB | 4 MiB | 16 MiB |
 //! |---|---|---|---|---|---|
@@ -38,27 +39,28 @@ pub(super) const fn is_long(len: usize) -> bool {
 /// # Safety
 /// As [`long::copy`].
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    let mut sizes = CHOICES.get();
     let at = ((len + LAST) / LONG).max(1).ilog2().div_ceil(2).min(SIZES as u32 - 1) as usize;
-    let way = sizes[at].next();
-    let start = long::cycles();
-    // SAFETY: passed on to the caller.
-    unsafe {
-        match way {
-            Way::Cached if len < long::LONG => std::ptr::copy_nonoverlapping(from, to, len),
-            Way::Cached => long::copy(to, from, len),
-            Way::Past => long::copy_past(to, from, len),
-        }
-    }
-    let took = long::cycles().saturating_sub(start);
     let gain = if at == 0 { GAIN_OF_SHORT } else { GAIN };
-    sizes[at].note(way, took.saturating_mul(1 << 10) / len.max(1) as u64, gain);
-    CHOICES.set(sizes);
+    CHOICES.with(|choices| {
+        let mut choice = choices[at].get();
+        let way = choice.next();
+        let start = long::cycles();
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match way {
+                Way::Cached => long::copy(to, from, len),
+                Way::Past => long::copy_past(to, from, len),
+            }
+        }
+        let took = long::cycles().saturating_sub(start);
+        choice.note(way, took.saturating_mul(1 << 10) / len.max(1) as u64, gain);
+        choices[at].set(choice);
+    });
 }
 
 thread_local! {
     /// Of each range of sizes.
-    static CHOICES: Cell<[Choice; SIZES]> = const { Cell::new([Choice::NEW; SIZES]) };
+    static CHOICES: [Cell<Choice>; SIZES] = const { [const { Cell::new(Choice::NEW) }; SIZES] };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

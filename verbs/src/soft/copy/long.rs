@@ -22,10 +22,6 @@ use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __m256i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256, _rdtsc};
 use std::sync::LazyLock;
 
-/// Shorter ranges are the C library's, as far as they go into the caches: twice their length fits the first-level cache, where
-/// it is ahead.
-pub(super) const LONG: usize = 32 << 10;
-
 /// True if this processor can run [`copy`].
 #[inline]
 pub(super) fn is_supported() -> bool {
@@ -38,14 +34,19 @@ pub(super) fn is_supported() -> bool {
 /// [`is_supported`]; both ranges are mapped for `len` bytes and do not overlap.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
+    if len < BY_BLOCKS {
+        // SAFETY: passed on to the caller.
+        return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
     let ahead = *AHEAD;
     // SAFETY: passed on to the caller. What is asked for ahead lies within the `len` bytes too, which no prefetch cares about.
     unsafe {
         by_blocks(to, from, len, |to, from, left| {
             if left >= ahead {
-                ask(to.wrapping_add(ahead), from.wrapping_add(ahead));
+                ask_to_read(from.wrapping_add(ahead));
+                ask_to_write(to.wrapping_add(ahead));
             }
-            copy_block(to, from);
+            copy_block::<false>(to, from);
         });
     }
 }
@@ -62,7 +63,7 @@ pub(super) unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) {
             if left >= PAST_AHEAD {
                 ask_to_read(from.wrapping_add(PAST_AHEAD));
             }
-            stream_block(to, from);
+            copy_block::<true>(to, from);
         });
         // Such stores overtake others. It changes no register or flag.
         asm!("sfence", options(nostack, preserves_flags));
@@ -96,23 +97,10 @@ pub(super) fn cycles() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// Asks for the lines of a block, to write them and to read them. Touches no memory; a processor without the first
-/// instruction passes over it.
-#[inline(always)]
-fn ask(to: *mut u8, from: *const u8) {
-    // SAFETY: prefetches never fault, whatever the address, and change no register or flag.
-    unsafe {
-        asm!(
-            "prefetcht0 [{from}]", "prefetcht0 [{from} + 64]", "prefetchw [{to}]", "prefetchw [{to} + 64]",
-            from = in(reg) from, to = in(reg) to, options(nostack, preserves_flags, readonly),
-        );
-    }
-}
-
-/// The same for what is read alone.
+/// Asks for the lines of a block, to read them. Touches no memory.
 #[inline(always)]
 fn ask_to_read(from: *const u8) {
-    // SAFETY: as above.
+    // SAFETY: prefetches never fault, whatever the address, and change no register or flag.
     unsafe {
         asm!(
             "prefetcht0 [{from}]", "prefetcht0 [{from} + 64]",
@@ -121,38 +109,44 @@ fn ask_to_read(from: *const u8) {
     }
 }
 
-/// # Safety
-/// As for [`copy`], with [`BLOCK`] bytes, of which the target's begin at a line.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn stream_block(to: *mut u8, from: *const u8) {
-    let (to, from) = (to.cast::<__m256i>(), from.cast::<__m256i>());
-    // SAFETY: four times 32 bytes, which the caller vouches for; the target's are aligned as such.
+/// The same to write them. A processor without the instruction passes over it.
+#[inline(always)]
+fn ask_to_write(to: *mut u8) {
+    // SAFETY: as above.
     unsafe {
-        let lanes = [0, 1, 2, 3].map(|lane| _mm256_loadu_si256(from.add(lane)));
-        for (lane, bytes) in lanes.into_iter().enumerate() {
-            _mm256_stream_si256(to.add(lane), bytes);
-        }
+        asm!(
+            "prefetchw [{to}]", "prefetchw [{to} + 64]",
+            to = in(reg) to, options(nostack, preserves_flags, readonly),
+        );
     }
 }
 
+/// `PAST`: past the caches.
+///
 /// # Safety
-/// As for [`copy`], with [`BLOCK`] bytes.
+/// As for [`copy`], with [`BLOCK`] bytes. With `PAST` the target's begin at a line.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn copy_block(to: *mut u8, from: *const u8) {
+unsafe fn copy_block<const PAST: bool>(to: *mut u8, from: *const u8) {
     let (to, from) = (to.cast::<__m256i>(), from.cast::<__m256i>());
-    // SAFETY: four times 32 bytes, which the caller vouches for; these loads and stores need no alignment.
+    // SAFETY: four times 32 bytes, which the caller vouches for. Only stores past the caches need alignment.
     unsafe {
         let lanes = [0, 1, 2, 3].map(|lane| _mm256_loadu_si256(from.add(lane)));
         for (lane, bytes) in lanes.into_iter().enumerate() {
-            _mm256_storeu_si256(to.add(lane), bytes);
+            if PAST {
+                _mm256_stream_si256(to.add(lane), bytes);
+            } else {
+                _mm256_storeu_si256(to.add(lane), bytes);
+            }
         }
     }
 }
 
 const LINE: usize = 64;
 const BLOCK: usize = 128;
+/// Shorter ranges are the C library's, as far as they go into the caches: twice their length fits the first-level cache, where
+/// it is ahead.
+const BY_BLOCKS: usize = 32 << 10;
 /// How far ahead lines are asked for; see the tables above. AMD's processors fetch far ahead by themselves.
 static AHEAD: LazyLock<usize> = LazyLock::new(|| if is_amd() { 256 } else { 2 << 10 });
 /// The same for what is read to be written past the caches.
@@ -175,11 +169,11 @@ mod tests {
         if !is_supported() {
             return;
         }
-        let from: Vec<u8> = (0..9000u32).map(|i| ((i * 7) >> 2) as u8).collect();
-        for len in (0..300).chain(2000..2400).chain([4095, 8192, 8500]) {
+        let from: Vec<u8> = (0..41_000u32).map(|i| ((i * 7) >> 2) as u8).collect();
+        for len in (0..300).chain(2000..2400).chain([4095, 8192, 8500]).chain([BY_BLOCKS, 40_000]) {
             for shift in [0, 1, 63] {
                 for way in [copy, copy_past] {
-                    let mut to = vec![0xee_u8; 9000];
+                    let mut to = vec![0xee_u8; 41_000];
                     // SAFETY: both vectors hold more than `shift + len` bytes; AVX2 is there.
                     unsafe { way(to.as_mut_ptr().add(shift), from.as_ptr().add(3), len) };
                     assert!(to[shift..shift + len] == from[3..3 + len], "{len} bytes to {shift}");
