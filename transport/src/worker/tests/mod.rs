@@ -12,6 +12,7 @@ mod gpu;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu_memory;
 mod held;
+mod kept;
 mod rails;
 mod recovery;
 mod storm;
@@ -79,33 +80,6 @@ fn what_comes_while_a_sleep_is_begun_is_behind_what_was_there() {
     for number in 0..2 {
         let event = worker.wait(Some(PATIENCE)).unwrap();
         assert!(matches!(event, Some(Event::Received { tag: Tag(tag), .. }) if tag == number), "{number}: {event:?}");
-    }
-}
-
-/// A message that is copied leaves its slab posted, whatever the application does with it; of a longer one the slab is lent.
-#[test]
-fn only_messages_that_are_views_keep_slabs() {
-    for shared in [false, true] {
-        let (mut worker, ep, _) =
-            mirror(if shared { Config::default().shared_receives(4, 8) } else { Config::default() });
-        let window = worker.config.window as usize;
-        let mut kept = Vec::new();
-        for number in 0..10 * window {
-            let len = number % 33;
-            worker.send_copy(ep, Tag(number as u64), &vec![number as u8; len]).unwrap();
-            match worker.wait(Some(PATIENCE)).unwrap().unwrap() {
-                Event::Received { message, tag: Tag(tag), .. } => {
-                    assert_eq!(tag, number as u64);
-                    assert!(message == vec![number as u8; len]);
-                    kept.push(message);
-                }
-                other => panic!("{other:?}"),
-            }
-            assert_eq!(worker.slabs.lent(), 0);
-        }
-        worker.send_copy(ep, Tag(0), &[1; 33]).unwrap();
-        let Some(Event::Received { message, .. }) = worker.wait(Some(PATIENCE)).unwrap() else { panic!("no message") };
-        assert!(message == [1; 33] && worker.slabs.lent() == 1);
     }
 }
 
@@ -471,65 +445,4 @@ fn what_was_sent_with_a_request_that_is_over_is_released_once() {
     worker.send_failed(70, ep, envelope, OpError::Closed, payload());
     assert!(matches!(worker.ready.pop_front(), Some(Event::Released { op, .. }) if op == OpId::new(70, Some(ep))));
     assert!(worker.ready.is_empty());
-}
-
-/// A peer that comes again and again fills no memory with messages that nobody receives, and none of them is lost.
-#[test]
-fn messages_of_connections_that_ended_take_so_much_memory_and_no_more() {
-    let mut worker = Worker::new(Config::default().unmatched(Unmatched::Hold).window(4).endpoints(2)).unwrap();
-    let (rounds, each) = (40, 4);
-    let mut handed_out = Vec::new();
-    for round in 0..rounds {
-        let (ep, _) = join(&mut worker, |worker, address| worker.connect(address));
-        for number in 0..each {
-            worker.send(ep, Tag(round * each + number), vec![7; 10]).unwrap();
-        }
-        worker.close(ep);
-        let mut ended = 0;
-        while ended < 2 {
-            match worker.wait(Some(PATIENCE)).unwrap().expect("it ends in time") {
-                Event::Received { tag, message, .. } if message == [7; 10] => handed_out.push(tag.0),
-                Event::Closed { .. } => ended += 1,
-                Event::Sent { .. } => {}
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    let most = worker.config.capacity().1;
-    assert!(handed_out.iter().copied().eq(0..rounds * each - most), "the oldest are handed out, in their order");
-    for tag in rounds * each - most..rounds * each {
-        let receive = worker.recv(Source::Any, Tag(tag)).unwrap();
-        match worker.poll().unwrap() {
-            Some(Event::Matched { op, message, .. }) => assert!(op == receive && message == [7; 10]),
-            other => panic!("{other:?}"),
-        }
-    }
-    worker.reclaim(usize::MAX);
-    assert_eq!(worker.slabs.lent(), 0, "nothing is lent of a short message that was taken");
-}
-
-#[test]
-fn short_messages_that_are_lent_and_kept_hold_their_sender_up() {
-    let most = 2000;
-    for lends in [false, true] {
-        let (mut worker, ep, _) = mirror(Config::default().window(8).lend_short(lends));
-        let mut kept = Vec::new();
-        let send = |worker: &mut Worker, kept: &mut Vec<Message>| {
-            let is_sent = worker.send_copy(ep, Tag(1), b"short").is_ok();
-            for _ in 0..8 {
-                if let Some(Event::Received { message, .. }) = worker.poll().unwrap() {
-                    assert!(message == *b"short");
-                    kept.push(message);
-                }
-            }
-            is_sent
-        };
-        let sent = (0..most).filter(|_| send(&mut worker, &mut kept)).count();
-        assert_eq!(kept.len(), sent);
-        // As many times the slabs of one connection as there may be, where two would have more.
-        let slabs = 8 + crate::engine::RESERVED_SLOTS as usize;
-        assert!(if lends { (7 * slabs..=8 * slabs).contains(&sent) } else { sent == most }, "{sent}");
-        kept.clear();
-        assert!((0..most).filter(|_| send(&mut worker, &mut kept)).count() > 0, "it goes on when they are let go");
-    }
 }
