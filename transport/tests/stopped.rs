@@ -75,6 +75,27 @@ fn stop(peer: &Process, mut probe: ExposedRegion) -> ExposedRegion {
     }
 }
 
+/// A worker of which a peer is stopped in the middle of reading, with a connection to itself.
+struct Beside {
+    worker: Worker,
+    ep: EndpointId,
+    peer: Process,
+    _regions: [ExposedRegion; 2],
+}
+
+fn beside_a_stopped_peer() -> Beside {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let (peer, _, region) = reader(&mut worker);
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let ep = worker.connect(listener.local_addr()).unwrap();
+    for _ in 0..2 {
+        connected(&mut worker);
+    }
+    let probe = worker.domain().expose(64, Access::REMOTE_READ).unwrap();
+    let probe = stop(&peer, probe);
+    Beside { worker, ep, peer, _regions: [region, probe] }
+}
+
 /// Polls once; no poll may wait for a stopped peer, which would take three seconds.
 fn poll(worker: &mut Worker) -> Option<Event> {
     let start = Instant::now();
@@ -85,15 +106,7 @@ fn poll(worker: &mut Worker) -> Option<Event> {
 
 #[test]
 fn a_peer_stopped_in_the_middle_of_reading_holds_nobody_else_up() {
-    let mut worker = Worker::new(Config::default()).unwrap();
-    let (peer, _, _region) = reader(&mut worker);
-    let listener = worker.listen("127.0.0.1:0").unwrap();
-    let ep = worker.connect(listener.local_addr()).unwrap();
-    for _ in 0..2 {
-        connected(&mut worker);
-    }
-    let probe = worker.domain().expose(64, Access::REMOTE_READ).unwrap();
-    let _probe = stop(&peer, probe);
+    let Beside { mut worker, ep, peer, _regions } = beside_a_stopped_peer();
     for message in 0..5 {
         let buffer = worker.domain().alloc(100_000).unwrap();
         worker.send(ep, Tag(message), buffer).unwrap();
@@ -124,15 +137,7 @@ fn a_peer_stopped_in_the_middle_of_reading_holds_nobody_else_up() {
 /// The peers have read all of it, but another might be in the middle of reading it.
 #[test]
 fn a_send_of_which_another_peer_keeps_the_memory_ends_in_time_and_before_its_connection() {
-    let mut worker = Worker::new(Config::default()).unwrap();
-    let (peer, _, _region) = reader(&mut worker);
-    let listener = worker.listen("127.0.0.1:0").unwrap();
-    let ep = worker.connect(listener.local_addr()).unwrap();
-    for _ in 0..2 {
-        connected(&mut worker);
-    }
-    let probe = worker.domain().expose(64, Access::REMOTE_READ).unwrap();
-    let _probe = stop(&peer, probe);
+    let Beside { mut worker, ep, peer, _regions } = beside_a_stopped_peer();
     let sends = [(); 2].map(|()| {
         let buffer = worker.domain().alloc(100_000).unwrap();
         let send = worker.send(ep, Tag(0), buffer).unwrap();
