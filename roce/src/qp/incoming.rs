@@ -146,7 +146,8 @@ impl<L: Copy> Assembly<L> {
         };
         let written = if len > 0 { host.write(qpn, to, piece.payload) } else { Ok(()) };
         if let Err(error) = written {
-            self.kept = receive;
+            // Only a message with immediate data took one; another may be kept from before.
+            self.kept = receive.or(self.kept.take());
             return Err(error.into());
         }
         self.open = if is_last { Open::Idle } else { Open::Write(to.advance(len.into()), left - len, whole) };

@@ -114,19 +114,52 @@ fn a_right_withdrawn_during_a_write_leaves_the_receive_to_the_next() {
     let mut pair = Pair::perfect();
     pair.ends[1].side.receive(5, 5000);
     pair.try_post(0, Op::Write(HERE, Some(7)), vec![1; 2000]).unwrap();
-    for forbidden in [None, Some(Right::Write)] {
-        let End { uc, side, counters, .. } = &mut pair.ends[0];
-        let mut packet = vec![0; uc.config().longest_packet()];
-        let len = uc.transmit(&mut packet, side, counters).unwrap();
-        pair.ends[1].side.forbidden = forbidden;
-        pair.handle(1, &Packet::parse(&packet[..len + 4]).unwrap());
-    }
+    hand_over_next(&mut pair, None);
+    hand_over_next(&mut pair, Some(Right::Write));
     assert_eq!(pair.ends[1].counters.resp_remote_access_errors, 1);
     assert_eq!((pair.ends[1].side.receives.len(), pair.ends[1].side.completions.len()), (0, 0));
     let mut only = vec![2; 12 + 8 + 4];
     only[..12].copy_from_slice(&[Opcode::UC_SEND_ONLY.0, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0xff, 0xff, 0xf2]);
     pair.handle(1, &Packet::parse(&only).unwrap());
     assert_eq!(received(&pair.ends[1]), [(5, 2, 8)]);
+}
+
+/// Hands the next packet of the first end to the second, which forbids what is said.
+fn hand_over_next(pair: &mut Pair, forbidden: Option<Right>) {
+    let End { uc, side, counters, .. } = &mut pair.ends[0];
+    let mut packet = vec![0; uc.config().longest_packet()];
+    let len = uc.transmit(&mut packet, side, counters).unwrap();
+    pair.ends[1].side.forbidden = forbidden;
+    pair.handle(1, &Packet::parse(&packet[..len + 4]).unwrap());
+}
+
+/// The end of a message is lost; of the WRITE behind it, which takes no receive, the right is withdrawn half way.
+#[test]
+fn a_write_that_fails_leaves_the_receive_of_a_lost_message_to_the_next() {
+    for is_closed in [false, true] {
+        let mut pair = Pair::perfect();
+        pair.ends[1].side.receive(5, 5000);
+        pair.try_post(0, NOTHING, vec![1; 2000]).unwrap();
+        pair.try_post(0, Op::Write(HERE, None), vec![1; 2000]).unwrap();
+        hand_over_next(&mut pair, None);
+        let End { uc, side, counters, .. } = &mut pair.ends[0];
+        let lost = uc.transmit(&mut vec![0; uc.config().longest_packet()], side, counters);
+        assert!(lost.is_some());
+        hand_over_next(&mut pair, None);
+        hand_over_next(&mut pair, Some(Right::Write));
+        assert_eq!(pair.ends[1].counters.resp_remote_access_errors, 1);
+        if is_closed {
+            let End { uc, side, .. } = &mut pair.ends[1];
+            uc.close(side);
+            let flushed = |completion: &Completion<usize>| {
+                matches!(completion, Completion::Received { id: 5, outcome: Outcome::Flushed, .. })
+            };
+            assert!(side.completions.iter().any(flushed), "{:?}", side.completions);
+        } else {
+            hand_over(&mut pair, Psn::new(0x00ff_fff4));
+            assert_eq!(received(&pair.ends[1]), [(5, 1, 4)]);
+        }
+    }
 }
 
 /// Gives the second end a packet that is a message, with that number.
