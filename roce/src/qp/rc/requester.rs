@@ -41,6 +41,7 @@ pub(super) struct Requester<L> {
     credit: Option<Msn>,
     /// Times left that something is sent again; none: without end.
     retries: Option<u8>,
+    most_retries: Option<u8>,
     rnr_retries: Option<u8>,
     /// It is sent again, and nothing new was answered since. What else tells of the same loss is passed over.
     recovering: bool,
@@ -77,6 +78,7 @@ impl<L: Copy> Requester<L> {
             unasked: 0,
             credit: None,
             retries: config.retry_count,
+            most_retries: config.retry_count,
             rnr_retries: config.rnr_retry,
             recovering: false,
             rnr_until: None,
@@ -257,7 +259,7 @@ impl<L: Copy> Requester<L> {
                     left => left.map(|left| left - 1),
                 };
                 // It is an answer: the peer is there.
-                self.retries = config.retry_count;
+                self.retries = self.most_retries;
                 self.rewind();
                 self.rnr_until = Some(now + timer.wait());
                 Ok(())
@@ -373,10 +375,11 @@ impl<L: Copy> Requester<L> {
         host.complete(qpn, Completion::Sent { id: request.work.id, outcome, local: request.work.local });
     }
 
-    /// All before `psn` is answered: moves the cursor on to there, if it was behind.
+    /// All before `psn` is answered: moves the cursor on to there, if it was behind. What is lost behind that has all its retries.
     fn move_to(&mut self, psn: Psn) {
         self.unacked = psn;
         self.recovering = false;
+        self.retries = self.most_retries;
         self.cursor = self.cursor.max(self.oldest());
     }
 
@@ -441,7 +444,6 @@ impl<L: Copy> Requester<L> {
     }
 
     fn progressed(&mut self, now: Instant, config: &ReliableConfig) {
-        self.retries = config.retry_count;
         if self.rnr_until.is_none() {
             self.rnr_retries = config.rnr_retry;
             let waits = self.cursor > self.oldest();

@@ -208,6 +208,25 @@ fn one_loss_costs_one_retry() {
 }
 
 #[test]
+fn an_answer_that_tells_of_a_loss_behind_it_is_progress() {
+    let sends = [NOTHING, NOTHING];
+    let around_a_read = [NOTHING, Op::Read(AT), NOTHING];
+    for (ops, answered, syndrome) in [(&sends[..], 101, SEQUENCE), (&around_a_read[..], 102, FINE)] {
+        let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(1), ..config });
+        ops.iter().for_each(|op| end.post(*op, 0));
+        assert_eq!(end.sends().len(), ops.len());
+        // Nothing comes, and all goes once more: there is no retry left.
+        end.now = end.rc.timeout().expect("an answer is due");
+        end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+        assert_eq!(end.sends().len(), ops.len());
+        // The first is answered, and what is behind it is not.
+        end.is_answered(answered, syndrome);
+        assert_eq!((end.rc.state(), end.done()), (State::Ready, 1), "{ops:?}");
+        assert_eq!(end.sends().first().map(|(_, psn)| *psn), Some(101), "{ops:?}");
+    }
+}
+
+#[test]
 fn waiting_for_the_network_costs_no_retry() {
     for op in [NOTHING, Op::Read(AT)] {
         let mut end = Lone::new(|config| config);
