@@ -201,11 +201,13 @@ impl<L: Copy> Slot<L> {
         }
         let (len, route) = self.queue_pair.make(now, to, host, counters)?;
         control.sent(now, len);
-        Some((len, Route { traffic_class: route.traffic_class | MAY_BE_MARKED, ..route }))
+        Some((len, Route { traffic_class: route.traffic_class & !MARKS | MAY_BE_MARKED, ..route }))
     }
 }
 
 /// Traffic class of notifications: class selector 6, which goes before all data.
 const NOTIFICATIONS: u8 = 48 << 2;
-/// The bit of a traffic class that lets switches mark packets: ECT(0) of RFC 3168.
+/// The bits of a traffic class that are about congestion: both are set in packets that met it. RFC 3168.
+const MARKS: u8 = 3;
+/// Those that let switches mark a packet: ECT(0).
 const MAY_BE_MARKED: u8 = 2;

@@ -36,9 +36,14 @@ fn connection(number: u32) -> Qpn {
 
 /// An end with connections of each kind to the other, which has the same numbers.
 fn end(own: u8, congestion: Option<DcqcnParameters>) -> End {
+    end_of_class(own, congestion, 0)
+}
+
+/// One whose packets have that traffic class, but for what is about congestion.
+fn end_of_class(own: u8, congestion: Option<DcqcnParameters>, traffic_class: u8) -> End {
     let address = |end: u8| [10, 0, 0, end].into();
     let addresses = Addresses::V4(address(own), address(1 - own));
-    let route = Route { addresses, source_port: 50_000, traffic_class: 0, hop_limit: 64 };
+    let route = Route { addresses, source_port: 50_000, traffic_class, hop_limit: 64 };
     let (now, mut port) = (Instant::now(), Port::new());
     congestion.into_iter().for_each(|parameters| port.control_congestion(parameters));
     for number in 0..CONNECTIONS {
@@ -325,6 +330,20 @@ fn what_a_closed_queue_pair_owes_goes_first() {
         let departure = end.port.transmit(now, &mut buffer, 32, &mut end.side).expect("the acknowledgment");
         let first = Packet::parse(&buffer[..departure.segment]).unwrap().headers;
         assert_eq!((first.bth.opcode, first.bth.destination), (Opcode::RC_ACKNOWLEDGE, connection(2)));
+    }
+}
+
+/// Traffic classes 41 and 105 are in use with RoCE; 107 says that a packet met congestion.
+#[test]
+fn no_traffic_class_says_that_there_is_congestion() {
+    for (class, sent) in [(0, 2), (106, 106), (41, 42), (105, 106), (107, 106)] {
+        let mut near = end_of_class(0, Some(DcqcnParameters::new(Rate::from_gbps(1))), class);
+        near.write(0, vec![1; 3000]);
+        let (mut classes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+        while let Some(departure) = near.port.transmit(Instant::now(), &mut buffer, 32, &mut near.side) {
+            classes.push(departure.route.traffic_class);
+        }
+        assert!(!classes.is_empty() && classes.iter().all(|seen| *seen == sent), "{class}: {classes:?}");
     }
 }
 
