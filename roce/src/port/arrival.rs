@@ -135,7 +135,9 @@ impl Arrival<'_> {
 fn checksum(header: &[u8; 20]) -> u16 {
     let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum = words.sum::<u32>();
-    !((sum & 0xffff) + (sum >> 16)) as u16
+    // The carry, and what it carries over itself. RFC 1071.
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !(folded + (folded >> 16)) as u16
 }
 
 /// True if two keys are of one partition, and not both of limited members. IBA 10.9.3.
@@ -168,6 +170,11 @@ mod tests {
         let mut header = [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         assert_eq!(checksum(&header), 0xb861);
         header[10..12].copy_from_slice(&0xb861u16.to_be_bytes());
+        assert_eq!(checksum(&header), 0);
+        // Of this the carry carries over again.
+        header = [0x45, 0, 2, 0xfd, 0x96, 0x27, 0x40, 0, 0x40, 0x11, 0, 0, 0x8f, 7, 0x25, 0xfe, 0xcf, 0xc, 0x1d, 0xb9];
+        assert_eq!(checksum(&header), 0xfffd);
+        header[10..12].copy_from_slice(&0xfffdu16.to_be_bytes());
         assert_eq!(checksum(&header), 0);
     }
 }
