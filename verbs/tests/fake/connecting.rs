@@ -19,7 +19,10 @@ pub struct Listening {
 
 impl Listening {
     pub fn new() -> Listening {
-        let ground = Ground::new();
+        Listening::on(Ground::new())
+    }
+
+    pub fn on(ground: Ground) -> Listening {
         let listener = ground.ctx.listen(0).unwrap();
         Listening { ground, listener }
     }

@@ -53,6 +53,18 @@ fn whoever_ends_a_connection_both_are_told_and_both_queue_pairs_fail() {
     });
 }
 
+/// On Linux' rdma_rxe 7 tries are tries without end, and the peer's wish counts too.
+#[test]
+fn a_peer_on_rxe_that_does_not_answer_is_given_up() {
+    in_fake(|| {
+        let listening = Listening::on(Ground::with(&[("vendor_id", 0x00ff_ffff)]));
+        drop(listening.connect());
+        let calls = listening.close().calls();
+        let tries = |count: u32| calls.matches(&format!("retry_cnt={count}\n")).count();
+        assert_eq!((tries(6), tries(7)), (2, 0), "{calls}");
+    });
+}
+
 #[test]
 fn an_end_that_is_dropped_ends_the_other() {
     in_fake(|| {

@@ -147,7 +147,11 @@ fn modify(world: &mut World, address: usize, attr: &ibv_qp_attr, mask: u32) -> R
     }
     let qp = world.qp_mut(address).ok_or(libc::EINVAL)?;
     apply(&mut qp.attr, attr, mask);
-    world.record(SYMBOL, address, format_args!(" {from}->{to}"));
+    if mask & IBV_QP_RETRY_CNT != 0 {
+        world.record(SYMBOL, address, format_args!(" {from}->{to} retry_cnt={}", attr.retry_cnt));
+    } else {
+        world.record(SYMBOL, address, format_args!(" {from}->{to}"));
+    }
     match to {
         IBV_QPS_ERR => qp::fail(world, address),
         IBV_QPS_RESET => {

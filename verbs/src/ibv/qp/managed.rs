@@ -11,6 +11,7 @@ use super::create::OwnedQp;
 use super::shared::QpShared;
 use crate::error::ConnectError;
 use crate::ibv::device::Device;
+use crate::ibv::quirks;
 use crate::qp::{QpAttributes, transition};
 use crate::sync::lock;
 use crate::types::{Gid, QpState};
@@ -115,6 +116,7 @@ impl OwnedQp {
         *lock(&self.peer_reads) = Some(under_way);
         let mut attributes = agreed.ready_to_send;
         attributes.max_rd_atomic = under_way;
+        attributes.retry_cnt = quirks::retry_count(self.pd.device().attributes(), attributes.retry_cnt);
         self.enter_state(QpState::Rts, &attributes)
     }
 }
