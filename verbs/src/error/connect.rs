@@ -68,7 +68,7 @@ pub enum ConnectError {
         /// What is wrong.
         why: &'static str,
     },
-    /// The device hears no peers any more: what listened for it panicked, or the system refused it.
+    /// The device hears no peers any more: a thread that listened for it panicked, or the system refused it.
     #[error("the device has failed, as its log and AsyncEvent::DeviceFatal say; open it again")]
     DeviceFailed,
     /// The peer is on another host, and this device can not use the network.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::withdrawal::{PeerSighting, Withdrawal};
 use super::{barrier, random};
 use crate::address::{NodeId, SoftAddress};
 use crate::error::OpenError;
-use crate::events::EventHub;
+use crate::events::{AsyncEvent, EventHub};
 use crate::memory::{ArenaPool, Segment, Writers};
 use crate::sync::lock;
 use crate::types::Rkey;
@@ -35,6 +35,8 @@ pub(crate) struct Home {
     keys: KeyTable,
     arenas: Arc<ArenaPool>,
     events: EventHub,
+    /// A thread that it can not do without has ended.
+    has_failed: AtomicBool,
     members: Mutex<Roster>,
     /// Empty: keeps its memory from one visit of the members to the next.
     scratch: Mutex<Vec<Visited>>,
@@ -53,7 +55,7 @@ pub(crate) struct Home {
     gids: Mutex<Option<(Instant, Vec<NetworkGid>)>>,
     /// Says that it did what peers ask of it, and does nothing.
     #[cfg(test)]
-    liar: std::sync::atomic::AtomicBool,
+    liar: AtomicBool,
 }
 
 /// What peers hold up that are stopped in the middle of an access.
@@ -92,6 +94,7 @@ impl Home {
             keys,
             arenas: ArenaPool::new(),
             events: EventHub::default(),
+            has_failed: AtomicBool::new(false),
             members: Mutex::default(),
             scratch: Mutex::default(),
             unsettled: Mutex::default(),
@@ -102,7 +105,7 @@ impl Home {
             slot,
             gids: Mutex::default(),
             #[cfg(test)]
-            liar: std::sync::atomic::AtomicBool::new(false),
+            liar: AtomicBool::new(false),
         }))
     }
 
@@ -141,6 +144,20 @@ impl Home {
 
     pub(crate) fn events(&self) -> &EventHub {
         &self.events
+    }
+
+    /// A thread that the device can not do without has ended: its queue pairs fail.
+    pub(crate) fn fail(&self) {
+        if self.has_failed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.events.raise(AsyncEvent::DeviceFatal);
+        self.visit(|member| member.device_failed());
+    }
+
+    /// True once [`fail`](Home::fail) was called: nothing is to be begun any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn host(&self) -> &Host {

@@ -13,7 +13,6 @@ use crate::address::{NodeId, QpAddress, SoftAddress};
 use crate::aside;
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
-use crate::events::AsyncEvent;
 use crate::memory::{Gone, Left};
 use crate::sync::lock;
 
@@ -188,8 +187,7 @@ impl Node {
 
     /// Refuses once the device has failed.
     fn check(&self) -> Result<(), ConnectError> {
-        let is_deaf = lock(&self.control).as_ref().is_some_and(|control| control.is_deaf());
-        if is_deaf { Err(ConnectError::DeviceFailed) } else { Ok(()) }
+        if self.home.has_failed() { Err(ConnectError::DeviceFailed) } else { Ok(()) }
     }
 
     /// Whom [`find`](Node::find) would wait for; `None` if it waits for nobody.
@@ -321,8 +319,7 @@ impl Handler for Node {
     }
 
     fn deafened(&self) {
-        self.home.events().raise(AsyncEvent::DeviceFatal);
-        self.home.visit(|member| member.device_failed());
+        self.home.fail();
     }
 }
 
@@ -352,8 +349,8 @@ impl std::fmt::Debug for Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Context;
     use crate::soft::control::{Message, listen};
+    use crate::{AsyncEvent, Context};
 
     #[test]
     fn a_network_that_could_not_be_had_is_left_alone_for_a_while_unless_it_is_open() {

@@ -1,6 +1,7 @@
 //! The protocol between its sockets and the device: one round takes in what came, does what is due, and sends what is to
 //! be sent.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -142,14 +143,17 @@ impl Engine {
         }
         let Engine { home, port, side, udp, has_heard, .. } = self;
         let mut inside = None;
-        let came = udp.receive(|arrival| {
-            *has_heard = true;
-            inside.get_or_insert_with(|| home.enter_as_engine());
-            port.receive(now, &arrival, side);
+        let came = to_the_end(|| {
+            udp.receive(|arrival| {
+                *has_heard = true;
+                inside.get_or_insert_with(|| home.enter_as_engine());
+                port.receive(now, &arrival, side);
+            })
         });
         // Before the memory may be another's, and before the peers are told.
         side.behind.settle();
         drop(inside);
+        let came = came.unwrap_or_else(|panic| resume_unwind(panic));
         while let Some(qpn) = side.behind.take_lost() {
             port.lose(qpn, side);
         }
@@ -231,12 +235,15 @@ impl Engine {
         }
         let segments = udp.segments();
         home.as_engine(|| {
-            while let Some(room) = outbox.room() {
-                let has_room = |route: &Route| udp.has_room(route);
-                let Some(departure) = port.transmit_where(now, room, segments, side, has_room) else { break };
-                outbox.push(departure);
-            }
+            let filled = to_the_end(|| {
+                while let Some(room) = outbox.room() {
+                    let has_room = |route: &Route| udp.has_room(route);
+                    let Some(departure) = port.transmit_where(now, room, segments, side, has_room) else { break };
+                    outbox.push(departure);
+                }
+            });
             side.end_reads();
+            filled.unwrap_or_else(|panic| resume_unwind(panic));
         });
     }
 
@@ -284,6 +291,11 @@ impl Engine {
             self.take_up(qpn);
         }
     }
+}
+
+/// Runs what may log something, whose subscriber may panic: what GPUs are at then has to come to its end before that goes on.
+fn to_the_end<R>(act: impl FnOnce() -> R) -> std::thread::Result<R> {
+    catch_unwind(AssertUnwindSafe(act))
 }
 
 /// Tells a queue pair what became of a departure that a full socket held up.

@@ -41,6 +41,9 @@ pub(crate) struct Network {
     pub(super) closing: AtomicBool,
     pub(super) bell: EventFd,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread panics next.
+    #[cfg(test)]
+    is_mined: AtomicBool,
 }
 
 /// Notes, in two buffers that take turns, so that none is allocated anew.
@@ -75,6 +78,8 @@ impl Network {
             closing: AtomicBool::new(false),
             bell,
             thread: Mutex::default(),
+            #[cfg(test)]
+            is_mined: AtomicBool::new(false),
         });
         let thread = thread::start(&network).map_err(system("start the network's thread"))?;
         *lock(&network.thread) = Some(thread);
@@ -168,6 +173,13 @@ impl Network {
         });
     }
 
+    /// Has the thread panic.
+    #[cfg(test)]
+    pub(super) fn mine(&self) {
+        self.is_mined.store(true, Ordering::Relaxed);
+        self.hand_over();
+    }
+
     /// For who is about to look at memory: a round, unless one has brought something that was not looked at yet. That may be
     /// what is looked for, and an answer to it shall be the next to go.
     pub(crate) fn poll_before_a_look(&self) {
@@ -192,6 +204,8 @@ impl Network {
 
     /// Rounds until nothing happens any more, for the thread; how it may sleep then.
     pub(super) fn serve(&self) -> Rest {
+        #[cfg(test)]
+        assert!(!self.is_mined.load(Ordering::Relaxed), "as a test wants it");
         let mut engine = lock(&self.engine);
         engine.udp.look_everywhere();
         // Nobody here is about to answer.
@@ -216,6 +230,13 @@ impl Network {
         rest
     }
 
+    /// The thread ends, and what it did is done no more: the device fails.
+    pub(super) fn give_up(&self) {
+        let home = self.with(|engine| engine.home.clone());
+        home.fail();
+        tracing::error!("the device has failed: its network thread has ended");
+    }
+
     /// What the thread sleeps on.
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.with(|engine| engine.udp.fd().try_clone_to_owned())
@@ -236,7 +257,7 @@ impl Network {
     }
 
     /// Under the lock, which is waited for. Whoever finds it taken meanwhile leaves a note, which is worked off.
-    fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
         let mut engine = lock(&self.engine);
         let result = act(&mut engine);
         drop(engine);

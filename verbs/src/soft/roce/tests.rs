@@ -9,7 +9,8 @@ use qpair_roce::wire::Addresses;
 use super::Network;
 use crate::sync::Ordering;
 use crate::{
-    Access, CompletionQueue, Context, ExposedRegion, Gid, QpAddress, QueuePair, RevokeBlocked, Rkey, WcOpcode, WcStatus,
+    Access, AsyncEvent, CompletionQueue, ConnectError, Context, ExposedRegion, Gid, QpAddress, QueuePair,
+    RevokeBlocked, Rkey, WcOpcode, WcStatus,
 };
 
 /// The row of the GID table that is the loopback interface's.
@@ -217,6 +218,120 @@ fn what_waits_at_a_full_socket_is_not_late() {
         std::thread::sleep(Duration::from_millis(20));
         assert!(full.cq.poll().unwrap().is_none());
     }
+}
+
+/// What panics there is not of this library: a subscriber of its log, for one.
+#[test]
+fn a_device_whose_network_thread_ends_fails() {
+    let [near, far] = [(); 2].map(|()| Context::open("soft0").unwrap());
+    let (near_pd, far_pd) = (near.alloc_pd().unwrap(), far.alloc_pd().unwrap());
+    let (mut near_cq, mut far_cq) = (near.create_cq(16).unwrap(), far.create_cq(16).unwrap());
+    let mut events = near.events().unwrap();
+    let a = near_pd.rc(&near_cq).gid_index(loopback(&near)).build().unwrap();
+    let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).retry_count(1).ack_timeout(Duration::from_millis(20));
+    let b = b.build().unwrap();
+    let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
+    let (mut a, mut b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+    a.recv(near_pd.alloc(8).unwrap()).post().unwrap();
+
+    near_pd.node().network().unwrap().mine();
+    // Nobody polls, which would let the thread sleep.
+    let start = Instant::now();
+    let mut raised = Vec::new();
+    while raised.len() < 2 {
+        raised.extend(events.next_event());
+        std::thread::yield_now();
+        assert!(start.elapsed().as_secs() < 20, "{raised:?}");
+    }
+    assert_eq!(raised, [AsyncEvent::DeviceFatal, AsyncEvent::QpFatal(a.number())]);
+    assert_eq!(ended(&mut near_cq).1, WcStatus::WR_FLUSH_ERR);
+    let again = near_pd.rc(&near_cq).gid_index(loopback(&near)).build().unwrap();
+    let refused = again.connect(&at_b).unwrap_err();
+    assert!(matches!(refused, ConnectError::DeviceFailed), "{refused}");
+    // Its peer hears nothing more, and says so in its time.
+    b.send_inline(b"x").signaled().post().unwrap();
+    assert_eq!(ended(&mut far_cq), (WcOpcode::SEND, WcStatus::RETRY_EXC_ERR, None));
+}
+
+/// A subscriber of the log that panics at an error.
+#[cfg(feature = "cuda")]
+struct Bomb;
+
+#[cfg(feature = "cuda")]
+impl tracing::Subscriber for Bomb {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("as a test wants it");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// After it nobody waits for what came before, and the memory may be another's.
+#[cfg(feature = "cuda")]
+#[test]
+fn what_came_for_a_gpu_is_there_before_a_panic_over_what_came_next_goes_on() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    let fake = qpair_fake_cuda::control::add_device().unwrap();
+    let gpu = crate::Gpu::open(fake.ordinal() as usize).unwrap();
+    let start = Instant::now();
+    // What comes in several rounds does not show it.
+    let panics = || {
+        let [near, far] = [(); 2].map(|()| Context::open("soft0").unwrap());
+        let (near_pd, far_pd) = (near.alloc_pd().unwrap(), far.alloc_pd().unwrap());
+        let (near_cq, far_cq) = (near.create_cq(16).unwrap(), far.create_cq(16).unwrap());
+        let connect = || {
+            let a = near_pd.rc(&near_cq).gid_index(loopback(&near)).build().unwrap();
+            let b = far_pd.rc(&far_cq).gid_index(loopback(&far)).build().unwrap();
+            let [at_a, at_b] = [a.address(), b.address()].map(|at| QpAddress { soft: None, ..at });
+            (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap())
+        };
+        let [(mut first, _first_peer), (mut second, _second_peer)] = [connect(), connect()];
+        let region = far_pd.register_gpu(gpu.alloc(4096).unwrap(), Access::REMOTE_WRITE).unwrap();
+        region.write(0, &[0; 4096]).unwrap();
+        let other = far_pd.expose(8, Access::REMOTE_WRITE).unwrap();
+        far_pd.node().network().unwrap().with(|engine| {
+            // A round takes twice as many as the one before, at most.
+            for _ in 0..1 + 2 {
+                first.write_inline(b"more", other.remote(0..4)).post().unwrap();
+            }
+            first.write_inline(b"came", region.remote(0..4)).post().unwrap();
+            second.write_inline(b"lost", region.remote(1000..1004)).post().unwrap();
+            // Not behind the one before, which goes now.
+            second.write_inline(b"next", region.remote(3000..3004)).post().unwrap();
+            fake.fail("cuMemcpyAsync", 1, qpair_fake_cuda::code::ECC_UNCORRECTABLE).unwrap();
+            let mut receive = || tracing::subscriber::with_default(Bomb, || engine.receive(Instant::now()));
+            let mut rounds = 0;
+            while rounds < 6 {
+                assert!(start.elapsed().as_secs() < 20, "nothing comes, or nothing fails");
+                match catch_unwind(AssertUnwindSafe(&mut receive)) {
+                    Ok(came) => rounds += u32::from(came),
+                    Err(_) => {
+                        let mut found = [0; 4];
+                        region.read(0, &mut found).unwrap();
+                        assert_eq!(&found, b"came");
+                        return true;
+                    }
+                }
+            }
+            false
+        })
+    };
+    while !panics() {}
 }
 
 /// For answers: longer than what waits at a full socket is kept, and than a busy machine leaves a peer without a core.

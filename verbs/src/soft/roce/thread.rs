@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -33,7 +34,16 @@ fn run(network: &Weak<Network>, bell: &OwnedFd, sockets: &OwnedFd) {
         let Some(awake) = network.upgrade().filter(|network| !network.closing.load(Ordering::SeqCst)) else { return };
         let is_polled = awake.is_polled.swap(false, Ordering::Relaxed);
         awake.dozes.store(is_polled, Ordering::SeqCst);
-        let rest = if is_polled { Rest { until: Some(Instant::now() + DOZE), hears: false } } else { awake.serve() };
+        let rest = if is_polled {
+            Rest { until: Some(Instant::now() + DOZE), hears: false }
+        } else {
+            // As of what logs for the application. What is used then is the device's, which fails.
+            let Ok(rest) = catch_unwind(AssertUnwindSafe(|| awake.serve())) else {
+                let _ = catch_unwind(AssertUnwindSafe(|| awake.give_up()));
+                return;
+            };
+            rest
+        };
         drop(awake);
         sleep(bell, sockets, &rest);
         let _ = rustix::io::read(bell, &mut [0u8; 8]);

@@ -84,7 +84,7 @@ impl WriteBehind {
         Some(put)
     }
 
-    /// Has all bytes in their memory, or lost.
+    /// Has all bytes in their memory, or lost. Does not panic.
     pub(in crate::soft::roce) fn settle(&mut self) {
         if std::mem::take(&mut self.pending) {
             for behind in self.gpus.all() {
@@ -193,8 +193,8 @@ impl Behind {
         let Batch { qpn, state, .. } = &mut self.batches[slot];
         *state = State::Free;
         if let Err(error) = over {
-            log(&error);
             lost.push(*qpn);
+            log(&error);
         }
     }
 

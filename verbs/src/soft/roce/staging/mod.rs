@@ -5,6 +5,8 @@
 mod ahead;
 mod behind;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 pub(super) use ahead::{ReadAhead, Source};
 pub(super) use behind::{Bytes, WriteBehind};
 
@@ -39,9 +41,10 @@ impl<T> PerGpu<T> {
     }
 }
 
-/// Logs what a driver says of bytes that are not moved.
+/// Logs what a driver says of bytes that are not moved. Whoever listens may panic: those that are being moved are to come to
+/// their end all the same, before their memory may be another's.
 fn log(error: &GpuError) {
-    tracing::error!(%error, "GPU memory of packets was not moved");
+    let _ = catch_unwind(AssertUnwindSafe(|| tracing::error!(%error, "GPU memory of packets was not moved")));
 }
 
 /// Bytes of a slot: what few packets of 64 KiB hold, which the system takes and gives at once. A copy of so many takes about as
