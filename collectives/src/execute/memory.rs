@@ -302,14 +302,38 @@ impl Memory {
         }
     }
 
-    /// Copies a span to another, or combines it with that; `None` if peers can reach it, or the two share bytes. The lengths are
-    /// equal.
+    /// Puts a span of other memory of this process into one, or combines it with what is there; `None` if that can not be done
+    /// at once. The lengths are equal.
+    #[inline]
+    pub(super) fn put_from(
+        &mut self,
+        dst: Span,
+        (from, src): (&Memory, Span),
+        calc: Option<Calc>,
+    ) -> Option<Result<(), String>> {
+        if let Some(from) = from.bytes(src) {
+            return Some(self.put(dst, from, calc));
+        }
+        let from = from.slice(src)?;
+        match (self.slice(dst), calc) {
+            (Some(into), calc) => Some(put_exposed(&into, &from, calc)),
+            (None, Some(_)) => None,
+            (None, None) => Some(from.read(0, self.bytes_mut(dst)?).map_err(|error| error.to_string())),
+        }
+    }
+
+    /// Copies a span to another, or combines it with that; `None` if the two share bytes. The lengths are equal.
     #[inline]
     pub(super) fn put_within(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Option<Result<(), String>> {
-        let Memory::Plain(Block::Host(buffer)) = self else { return None };
-        let ranges = [src, dst].map(|span| span.start..span.start + span.len);
-        let [from, into] = buffer.get_disjoint_mut(ranges).ok()?;
-        Some(put(into, from, calc))
+        if let Memory::Plain(Block::Host(buffer)) = self {
+            let ranges = [src, dst].map(|span| span.start..span.start + span.len);
+            let [from, into] = buffer.get_disjoint_mut(ranges).ok()?;
+            return Some(put(into, from, calc));
+        }
+        if src.start.abs_diff(dst.start) < src.len {
+            return None;
+        }
+        Some(put_exposed(&self.slice(dst)?, &self.slice(src)?, calc))
     }
 
     /// Copies out a part of a span, which may be exposed.
@@ -325,6 +349,15 @@ impl Memory {
             Memory::None | Memory::Kept { .. } => Err("a copy from no memory".into()),
         }
     }
+}
+
+/// The same of memory that peers may reach.
+fn put_exposed(into: &RegionSlice, from: &RegionSlice, calc: Option<Calc>) -> Result<(), String> {
+    match calc {
+        Some(calc) => into.combine_from(from, calc),
+        None => into.copy_from(from),
+    }
+    .map_err(|error| error.to_string())
 }
 
 #[inline]

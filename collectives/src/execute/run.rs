@@ -270,8 +270,8 @@ impl Run {
         if src.buffer != dst.buffer {
             let Run { input, data, scratch, .. } = self;
             let (from, into) = apart((input, data, scratch), src.buffer, dst.buffer);
-            if let Some(from) = from.bytes(src) {
-                return into.put(dst, from, calc);
+            if let Some(done) = into.put_from(dst, (from, src), calc) {
+                return done;
             }
         } else if let Some(done) = self.memory_mut(dst.buffer).put_within(src, dst, calc) {
             return done;

@@ -255,7 +255,7 @@ impl Course<'_> {
             return self.memory(dst).put_within(src, dst, calc).is_some_and(|done| done.is_ok());
         }
         let (from, into) = apart((self.input, self.data, &mut self.books.scratch), src.buffer, dst.buffer);
-        from.bytes(src).is_some_and(|from| into.put(dst, from, calc).is_ok())
+        into.put_from(dst, (from, src), calc).is_some_and(|done| done.is_ok())
     }
 
     fn finish(&mut self, span: Span) -> bool {
