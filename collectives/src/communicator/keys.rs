@@ -66,8 +66,17 @@ impl Communicator {
         gives: &[usize],
         gets: &[usize],
     ) -> Result<Key, CollectiveError> {
+        let (own, me) = (|list: &[u64]| list[self.rank()] as usize, self.rank() as u32);
         let (gives, gets) = (self.list(gives)?, self.list(gets)?);
-        let counts = Counts::Own { rank: self.rank() as u32, gives, gets };
+        if own(&gives) != own(&gets) {
+            return Err(CollectiveError::Length {
+                what: "block that a rank gets from itself",
+                len: own(&gets),
+                expected: own(&gives),
+                hint: "it gets as much as it gives itself",
+            });
+        }
+        let counts = Counts::Own { rank: me, gives, gets };
         Ok(self.key::<T, L>(Collective::AllToAll, counts, false, None))
     }
 

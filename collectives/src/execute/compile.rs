@@ -131,7 +131,7 @@ impl Compiled {
             Decision::Recipe(recipe) => recipe,
             Decision::Own(own) => {
                 if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
-                    return Err(CollectiveError::Plan(NOT_CANONICAL.into()));
+                    return Err(CollectiveError::OwnPlan(NOT_CANONICAL.into()));
                 }
                 return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, (eager, staged));
             }

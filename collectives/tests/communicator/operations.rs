@@ -1,7 +1,7 @@
 //! Every operation, by every algorithm that does it, in place and not, copied and straight from memory to memory.
 
 use qpair_collectives::tune::Tuning;
-use qpair_collectives::{Algorithm, Collective, CommBuffer, Communicator, ReduceOp};
+use qpair_collectives::{Algorithm, Collective, CollectiveError, CommBuffer, Communicator, ReduceOp};
 
 use crate::support::group as on_ranks;
 
@@ -184,6 +184,24 @@ fn an_all_to_all_whose_ranks_disagree_names_both() {
                 8 * expects
             );
             assert_eq!(error, words);
+        });
+    }
+}
+
+/// Only the rank itself sees both counts.
+#[test]
+fn an_all_to_all_whose_rank_disagrees_with_itself_is_refused() {
+    for (gives, gets) in [([3, 1], [5, 1]), ([3, 1], [2, 1])] {
+        on_ranks(2, |comm: Communicator| {
+            if comm.rank() == 0 {
+                let (mut input, mut output) = (filled(&comm, gives.iter().sum()), filled(&comm, gets.iter().sum()));
+                let error = comm.all_to_all_v(&mut input, &gives, &mut output, &gets).unwrap_err();
+                let length = matches!(error, CollectiveError::Length { len, expected: 3, .. } if len == gets[0]);
+                assert!(length && !error.is_fatal(), "{error}");
+            }
+            // Nothing has begun.
+            let (mut input, mut output) = (filled(&comm, 4), filled(&comm, 4));
+            comm.all_to_all_v(&mut input, &[2, 2], &mut output, &[2, 2]).unwrap();
         });
     }
 }
@@ -426,6 +444,21 @@ fn a_plan_of_the_users_own_may_send_more_than_its_vector() {
         holds(&vector, |at| value(0, at), "threefold");
         assert!(comm.explain().to_string().contains("by listed"), "{}", comm.explain());
         comm.barrier().unwrap();
+    });
+}
+
+/// It is right, and not for results that are to be the same whatever the algorithm.
+#[test]
+fn a_plan_of_ones_own_that_does_not_combine_in_order_is_refused_where_results_are_to_be_deterministic() {
+    use qpair_collectives::{Elements, Ranks, Recipe, Spec};
+    let spec = Spec::all_reduce(Ranks(4), Elements(100), 8);
+    let plan = Recipe::new(spec, Algorithm::Chain).unwrap().plan();
+    on_ranks(4, |comm: Communicator| {
+        comm.set_plan(plan.clone()).unwrap();
+        comm.set_tuning(Tuning { deterministic: true, ..Tuning::default() });
+        let error = comm.all_reduce(&mut filled(&comm, 100), ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, CollectiveError::OwnPlan(_)), "{error}");
+        assert!(!error.to_string().contains("bug"), "{error}");
     });
 }
 
