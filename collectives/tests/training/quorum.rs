@@ -171,6 +171,30 @@ fn a_rank_that_does_not_join_is_not_waited_for_without_end() {
     assert!(matches!(error, CollectiveError::TimedOut { by: 0, .. }), "{error}");
 }
 
+/// One that has given waits for the quorum far longer than an operation may take.
+#[test]
+fn a_worker_waits_for_the_quorum_however_long_others_compute() {
+    let limit = Duration::from_millis(50);
+    group(3, |comm| {
+        let mut parameters = [0];
+        if comm.rank() == 0 {
+            let served = serve(&comm, &mut parameters, 2, |parameters, given| add(parameters, given.vector)).unwrap();
+            assert_eq!((parameters, &served.applied[..]), ([10], &[0, 1, 1][..]));
+            return;
+        }
+        let mut worker = Worker::new(&comm, 0, 1).unwrap();
+        if comm.rank() == 1 {
+            comm.set_timeout(limit);
+            worker.give(&[3], &mut parameters).unwrap();
+        } else {
+            std::thread::sleep(10 * limit);
+            worker.give(&[7], &mut parameters).unwrap();
+        }
+        assert_eq!(parameters, [10]);
+        worker.end().unwrap();
+    });
+}
+
 /// One that has no more to give waits for the others far longer than an operation may take.
 #[test]
 fn a_worker_that_ends_early_ends_nobody_else() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use qpair_verbs::calc::Element;
 
 use super::{END, GIVE, JOIN, LEAVE, pause};
-use crate::communicator::{CommBuffer, Communicator};
+use crate::communicator::{CommBuffer, Communicator, Held};
 use crate::deadline::Deadline;
 use crate::error::CollectiveError;
 use crate::training::slot::Slot;
@@ -20,7 +20,8 @@ pub struct Worker<'a, T: Element> {
     comm: &'a Communicator,
     server: usize,
     word: Slot<'a, CommBuffer<u64>>,
-    vector: CommBuffer<T>,
+    vector: Slot<'a, CommBuffer<T>>,
+    len: usize,
     /// How far its exchange with the server is.
     stage: Stage,
 }
@@ -41,19 +42,20 @@ impl<'a, T: Element> Worker<'a, T> {
     /// # Errors
     /// [`CollectiveError`].
     pub fn new(comm: &'a Communicator, server: usize, len: usize) -> Result<Self, CollectiveError> {
-        let (word, vector) = (Slot::Here(comm.buffer(1)?), comm.buffer(len)?);
-        let mut worker = Self { comm, server, word, vector, stage: Stage::Between };
+        let (word, vector) = (Slot::Here(comm.buffer(1)?), Slot::Here(comm.buffer(len)?));
+        let mut worker = Self { comm, server, word, vector, len, stage: Stage::Between };
         worker.say(JOIN)?;
         Ok(worker)
     }
 
     /// Gives a contribution, waits until it is applied, and gets the parameters. It is applied in the step that closes next,
-    /// whichever that is.
+    /// whichever that is. Until that step has its quorum it waits, however long the other workers take: for that time the
+    /// communicator's [`set_timeout`](Communicator::set_timeout) does not count.
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if either has another length.
     pub fn give(&mut self, contribution: &[T], parameters: &mut [T]) -> Result<(), CollectiveError> {
-        let expected = self.vector.len();
+        let expected = self.len;
         for (what, len) in [("contribution", contribution.len()), ("vector of parameters", parameters.len())] {
             if len != expected {
                 return Err(CollectiveError::Length { what, len, expected, hint: "see what the worker was made for" });
@@ -61,11 +63,13 @@ impl<'a, T: Element> Worker<'a, T> {
         }
         self.stage = Stage::Giving;
         self.say(GIVE)?;
-        self.vector.copy_from_slice(contribution);
-        self.comm.send(&mut self.vector, self.server)?;
-        self.comm.recv(&mut self.vector, self.server)?;
+        self.vector.wait()?.copy_from_slice(contribution);
+        let (comm, server) = (self.comm, self.server);
+        self.vector.start(|vector| comm.start().send(vector, server))?;
+        self.vector.wait()?;
+        self.vector.start(|vector| comm.start().recv(vector, server))?;
+        parameters.copy_from_slice(patiently(&mut self.vector)?);
         self.stage = Stage::Between;
-        parameters.copy_from_slice(&self.vector);
         Ok(())
     }
 
@@ -77,13 +81,9 @@ impl<'a, T: Element> Worker<'a, T> {
     pub fn end(mut self) -> Result<(), CollectiveError> {
         self.stage = Stage::Over;
         self.say(END)?;
-        let (comm, server, mut idle) = (self.comm, self.server, 0);
+        let (comm, server) = (self.comm, self.server);
         self.word.start(|word| comm.start().recv(word, server))?;
-        // Who only tests has no limit.
-        while !self.word.test() {
-            pause(&mut idle);
-        }
-        self.word.wait().map(drop)
+        patiently(&mut self.word).map(drop)
     }
 
     fn say(&mut self, word: u64) -> Result<(), CollectiveError> {
@@ -123,8 +123,17 @@ impl<T: Element> Drop for Worker<'_, T> {
 
 impl<T: Element> fmt::Debug for Worker<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Worker(of rank {}, {} {})", self.server, self.vector.len(), T::TYPE)
+        write!(f, "Worker(of rank {}, {} {})", self.server, self.len, T::TYPE)
     }
+}
+
+/// Waits for what is under way, however long that takes: who only tests has no limit.
+fn patiently<'s, B: Held>(slot: &'s mut Slot<'_, B>) -> Result<&'s mut B, CollectiveError> {
+    let mut idle = 0;
+    while !slot.test() {
+        pause(&mut idle);
+    }
+    slot.wait()
 }
 
 /// How long a server may take to connect to a worker that leaves.
