@@ -24,8 +24,17 @@ impl Exec<'_> {
     pub(super) fn unstash(&mut self) -> Outcome<()> {
         for slot in 0..self.plan.peers.len() as u16 {
             let (rank, number) = (self.plan.peers[slot as usize].rank, self.run.numbers[slot as usize]);
-            while let Some(Early { fields, contents }) = self.net.stash.take(rank, number.sequence()) {
-                self.deliver(slot, fields, contents)?;
+            while let Some(Early { fields, contents, meant }) = self.net.stash.take(rank, number.sequence()) {
+                match meant {
+                    None => self.deliver(slot, fields, contents)?,
+                    Some(call) if call == self.plan.call => {
+                        self.run.arrived[slot as usize] += 1;
+                        self.hand_on(slot, fields, contents)?;
+                    }
+                    Some(call) => {
+                        return Err(self.net.differs_as((fields, Some(call)), Some((number.number, self.plan.call))));
+                    }
+                }
             }
         }
         Ok(())
@@ -66,8 +75,13 @@ impl Net {
     }
 
     fn differs_from(&self, fields: Fields, ours: Option<(u64, Call)>) -> Box<Fault> {
-        let number = self.number(fields.rank, fields.sequence);
         let theirs = self.call(fields.rank, fields.plan).copied();
+        self.differs_as((fields, theirs), ours)
+    }
+
+    /// The same where a peer's plan number stood for that.
+    fn differs_as(&self, (fields, theirs): (Fields, Option<Call>), ours: Option<(u64, Call)>) -> Box<Fault> {
+        let number = self.number(fields.rank, fields.sequence);
         match (theirs, ours) {
             (Some(theirs), Some((own, ours))) if (own, ours) != (number, theirs) => {
                 let one = Side { rank: self.me, number: own, call: ours };

@@ -417,7 +417,7 @@ impl Engine<'_> {
                 );
                 return Err(Box::new(Fault::Failed { rank: fields.rank, reason }));
             }
-            self.net.stash.push(Early { fields, contents });
+            self.net.stash.push(Early { fields, contents, meant: None });
             // No wait is for what others are ahead with, or they could have it go on for ever.
             let mut waiting =
                 self.runs.iter().filter(|run| !run.is_active()).filter_map(|run| self.cache.get(run.plan));

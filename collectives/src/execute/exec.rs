@@ -242,6 +242,12 @@ impl Exec<'_> {
     #[inline]
     pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
         self.note(slot, fields)?;
+        self.hand_on(slot, fields, message)
+    }
+
+    /// The same, noted already.
+    #[inline]
+    pub(super) fn hand_on(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
         if fields.kind != Kind::Data {
             return self.told(slot, fields, &message);
         }

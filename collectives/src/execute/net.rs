@@ -338,7 +338,10 @@ impl Net {
             peer.calls.resize(plan as usize + 1, None);
         }
         let before = peer.calls[plan as usize].replace(call);
-        self.epoch += u64::from(before.is_some_and(|before| before != call));
+        if let Some(before) = before.filter(|before| *before != call) {
+            self.epoch += 1;
+            self.stash.renumber(rank, plan, before);
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use qpair_transport::Message;
 
+use super::call::Call;
 use super::tag::Fields;
 
 /// A message that came early.
@@ -13,6 +14,8 @@ pub(super) struct Early {
     pub(super) fields: Fields,
     /// The slab that it landed in.
     pub(super) contents: Message,
+    /// What its plan's number stood for when it came, if that is something else by now.
+    pub(super) meant: Option<Call>,
 }
 
 /// Messages that came early, in their order.
@@ -47,6 +50,14 @@ impl Stash {
             *count += 1;
         }
         self.early.push_back(early);
+    }
+
+    /// A rank's plan number stands for something else from now on.
+    pub(super) fn renumber(&mut self, rank: u32, plan: u16, before: Call) {
+        let of = |early: &&mut Early| early.fields.rank == rank && early.fields.plan == plan;
+        for early in self.early.iter_mut().filter(of) {
+            early.meant.get_or_insert(before);
+        }
     }
 
     fn remove(&mut self, at: usize) -> Option<Early> {
@@ -114,7 +125,7 @@ mod tests {
         let (mut stash, contents) = (Stash::new(2), message());
         let early = |rank, number: u32| {
             let fields = Fields { kind: Kind::Data, rank, plan: 0, sequence: number as u16, message: 0 };
-            Early { fields, contents: contents.clone() }
+            Early { fields, contents: contents.clone(), meant: None }
         };
         for number in 0..MOST {
             assert!(stash.has_room(1));

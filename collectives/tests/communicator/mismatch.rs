@@ -1,5 +1,6 @@
 //! Ranks that are asked for different things: an error that names both, on all ranks, and never a hang.
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use qpair_collectives::Algorithm;
@@ -142,4 +143,52 @@ fn all_ranks_hear_of_two_that_differ() {
         mismatch.to_string()
     });
     assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
+}
+
+/// A rank's numbers for its plans come round: what another keeps of it from before is of the plan that had the number then.
+#[test]
+fn a_message_that_waits_is_of_the_plan_that_its_number_stood_for() {
+    const NUMBERS: usize = 4096;
+    let through = Barrier::new(3);
+    group(3, |comm| {
+        match comm.rank() {
+            0 => {
+                comm.send(&mut comm.buffer::<u8>(1).unwrap(), 1).unwrap();
+                for len in 1..NUMBERS {
+                    comm.send(&mut comm.buffer::<u8>(len).unwrap(), 2).unwrap();
+                }
+                comm.send(&mut comm.buffer::<u8>(2).unwrap(), 1).unwrap();
+                through.wait();
+            }
+            1 => {
+                // Takes in what comes for later while it waits for another.
+                let mut pending = comm.start().recv(comm.buffer::<u8>(1).unwrap(), 2).unwrap();
+                let sent = std::thread::scope(|scope| {
+                    let sent = scope.spawn(|| through.wait());
+                    while !sent.is_finished() {
+                        assert!(!pending.test());
+                        std::thread::yield_now();
+                    }
+                    sent.join()
+                });
+                sent.unwrap();
+                let start = Instant::now();
+                while !pending.test() {
+                    assert!(start.elapsed() < Duration::from_secs(60), "nothing comes");
+                }
+                pending.wait().unwrap();
+                for len in [1, 2] {
+                    comm.recv(&mut comm.buffer::<u8>(len).unwrap(), 0).unwrap();
+                }
+            }
+            _ => {
+                for len in 1..NUMBERS {
+                    comm.recv(&mut comm.buffer::<u8>(len).unwrap(), 0).unwrap();
+                }
+                through.wait();
+                comm.send(&mut comm.buffer::<u8>(1).unwrap(), 1).unwrap();
+            }
+        }
+        comm.barrier().unwrap();
+    });
 }
