@@ -138,6 +138,12 @@ pub enum CollectiveError {
     /// The algorithm does not do the collective.
     #[error(transparent)]
     Algorithm(#[from] RecipeError),
+    /// So many operations are under way that differ from each other, as in their lengths.
+    #[error("{limit} operations that differ from each other are under way: wait for some before you start others")]
+    TooManyPlans {
+        /// How many there may be.
+        limit: usize,
+    },
     /// A plan of the user's own is not to be run.
     #[error("the plan is refused: {0}; `qpair plan verify` shows where")]
     OwnPlan(Arc<str>),

@@ -30,7 +30,7 @@ impl PlanCache {
     /// The place of the plan for `key`, which is compiled if need be. Plans at places that are `busy` stay.
     ///
     /// # Errors
-    /// As [`Compiled::new`].
+    /// As [`Compiled::new`]; [`CollectiveError::TooManyPlans`].
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -76,7 +76,7 @@ impl PlanCache {
     ) -> Result<usize, CollectiveError> {
         let at = match (0..self.places.len()).find(|&at| self.is_at(at, key)) {
             Some(at) => at,
-            None => self.add(Compiled::new(key.clone(), me, tuner, own)?, busy),
+            None => self.add(Compiled::new(key.clone(), me, tuner, own)?, busy)?,
         };
         if let Some(last) = self.places.get_mut(self.last) {
             last.followed_by = at;
@@ -84,7 +84,7 @@ impl PlanCache {
         Ok(at)
     }
 
-    fn add(&mut self, mut plan: Compiled, busy: impl Fn(usize) -> bool) -> usize {
+    fn add(&mut self, mut plan: Compiled, busy: impl Fn(usize) -> bool) -> Result<usize, CollectiveError> {
         while self.iter().count() >= MAX_CACHED || self.iter().map(Compiled::len).sum::<usize>() > MAX_STEPS {
             let kept = (0..self.places.len()).filter(|&at| self.places[at].plan.is_some() && !busy(at));
             let Some(oldest) = kept.min_by_key(|&at| self.places[at].used) else { break };
@@ -93,14 +93,15 @@ impl PlanCache {
         // Numbers come round again; those of plans that are kept do not.
         let is_free = |number: &u16| self.iter().all(|plan| plan.number != *number);
         let mut numbers = (0..MAX_PLANS).map(|ahead| (self.next + ahead) % MAX_PLANS);
-        plan.number = numbers.find(is_free).unwrap_or_default();
+        let limit = usize::from(MAX_PLANS);
+        plan.number = numbers.find(is_free).ok_or(CollectiveError::TooManyPlans { limit })?;
         self.next = plan.number + 1;
         let at = self.places.iter().position(|place| place.plan.is_none()).unwrap_or_else(|| {
             self.places.push(Place::default());
             self.places.len() - 1
         });
         self.places[at].plan = Some(Box::new(plan));
-        at
+        Ok(at)
     }
 
     /// The plan at a place.
@@ -189,5 +190,21 @@ mod tests {
             assert_eq!(u64::from(number(elements)), expected);
             assert_eq!(number(0), 0, "the first is kept, as it is used all the time");
         }
+    }
+
+    #[test]
+    fn more_plans_than_there_are_numbers_are_not_under_way_at_once() {
+        let (mut cache, tuner) = (PlanCache::default(), Tuner::default());
+        let mut find = |elements| cache.find(&key(elements), 0, &tuner, &[], |_| true);
+        for elements in 0..u64::from(MAX_PLANS) {
+            find(elements).unwrap();
+        }
+        let error = find(u64::from(MAX_PLANS)).unwrap_err();
+        assert!(matches!(error, CollectiveError::TooManyPlans { limit: 4096 }) && !error.is_fatal(), "{error}");
+        find(7).unwrap();
+        let mut numbers: Vec<_> = cache.iter().map(|plan| plan.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), usize::from(MAX_PLANS));
     }
 }
