@@ -85,7 +85,7 @@ impl Communicator {
     }
 
     /// Memory without which this rank can not do what all do: where there is none, nobody waits for it.
-    fn needed<V>(&self, memory: Result<V, CollectiveError>) -> Result<V, CollectiveError> {
+    pub(crate) fn needed<V>(&self, memory: Result<V, CollectiveError>) -> Result<V, CollectiveError> {
         memory.or_else(|error| {
             let fault = Fault::Failed { rank: self.rank() as u32, reason: error.to_string() };
             let ended = self.core().borrow_mut().fail_all(fault, None);

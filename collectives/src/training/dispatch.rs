@@ -176,7 +176,7 @@ fn rows_mut<T>(vector: &mut [T], width: usize) -> impl Iterator<Item = &mut [T]>
 
 fn fit<T: Element>(comm: &Communicator, vector: &mut CommBuffer<T>, len: usize) -> Result<(), CollectiveError> {
     if vector.len() != len {
-        *vector = comm.buffer(len)?;
+        *vector = comm.needed(comm.buffer(len))?;
     }
     Ok(())
 }

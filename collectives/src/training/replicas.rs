@@ -50,11 +50,11 @@ fn fused<T: Element>(
 ) -> Result<(), CollectiveError> {
     let total: usize = tensors.iter().map(|tensor| tensor.len()).sum();
     let most = FUSED_BYTES / T::TYPE.size();
-    let mut vector = comm.buffer::<T>(total.min(most))?;
+    let mut vector = comm.needed(comm.buffer::<T>(total.min(most)))?;
     for begin in (0..total).step_by(most) {
         let len = most.min(total - begin);
         if vector.len() != len {
-            vector = comm.buffer(len)?;
+            vector = comm.needed(comm.buffer(len))?;
         }
         spans(tensors, begin, len, |at, part| vector[at..at + part.len()].copy_from_slice(part));
         operate(&mut vector)?;

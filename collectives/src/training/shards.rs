@@ -195,12 +195,13 @@ impl<'a, T: Element> Shards<'a, T> {
     pub fn checkpoint(&mut self, root: usize) -> Result<Option<Vec<T>>, CollectiveError> {
         let padded = self.comm.block(self.block * self.comm.size(), self.comm.rank());
         let is_root = self.comm.rank() == root;
-        let mut shard = self.comm.buffer(self.block)?;
+        let mut shard = self.comm.needed(self.comm.buffer(self.block))?;
         match &mut self.parameters {
             Some(whole) => shard.copy_from_slice(&whole.wait()?[padded]),
             None => shard.copy_from_slice(&self.shard),
         }
-        let mut whole = self.comm.buffer(if is_root { self.block * self.comm.size() } else { 0 })?;
+        let whole = self.comm.buffer(if is_root { self.block * self.comm.size() } else { 0 });
+        let mut whole = self.comm.needed(whole)?;
         self.comm.gather(&mut shard, &mut whole, root)?;
         Ok(is_root.then(|| whole[..self.len].to_vec()))
     }

@@ -1,5 +1,7 @@
-use qpair_collectives::Communicator;
+use std::time::Duration;
+
 use qpair_collectives::training::{Dispatch, DispatchError};
+use qpair_collectives::{CollectiveError, Communicator};
 
 use crate::random::{Random, seed};
 use crate::support::{RANKS, group};
@@ -118,6 +120,25 @@ fn mistakes_are_told() {
 }
 
 /// Whatever the numbers of rows are that come of a rank that is not alike: they are not added up beyond what there can be.
+/// A rank without memory for what others give it says so, and nobody waits for it.
+#[test]
+fn rows_for_which_there_is_no_memory_end_the_communicator() {
+    group(2, |comm| {
+        comm.set_timeout(Duration::from_secs(60));
+        if comm.rank() == 1 {
+            let (mut gives, mut gets) = (comm.buffer::<i64>(2).unwrap(), comm.buffer(2).unwrap());
+            gives.fill(1 << 45);
+            comm.all_to_all_into(&mut gives, &mut gets).unwrap();
+            let error = comm.barrier().unwrap_err();
+            assert!(matches!(error, CollectiveError::RankFailed { rank: 0, .. }), "{error}");
+            return;
+        }
+        let mut dispatch = Dispatch::<i64>::new(&comm, 2, WIDTH).unwrap();
+        let error = dispatch.route(&[], &[]).unwrap_err();
+        assert!(matches!(error, DispatchError::Collective(CollectiveError::RankFailed { rank: 0, .. })), "{error}");
+    });
+}
+
 #[test]
 fn numbers_of_rows_that_can_not_be_are_refused() {
     for capacity in [None, Some(3)] {
