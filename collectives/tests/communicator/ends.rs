@@ -283,6 +283,40 @@ fn who_keeps_all_waiting_is_found_behind_those_who_wait() {
     });
 }
 
+/// Rank 0 has slept for one operation while another was under way, and computes now: what it slept for keeps nobody waiting.
+#[test]
+fn a_rank_that_waits_no_more_is_not_taken_to_wait_still() {
+    let (asleep, through) = (Barrier::new(2), Barrier::new(3));
+    group(3, |comm| {
+        let mut vector = comm.buffer::<f32>(100).unwrap();
+        comm.barrier().unwrap();
+        match comm.rank() {
+            0 => {
+                let first = comm.start().recv(vector, 2).unwrap();
+                let second = comm.start().recv(comm.buffer::<f32>(100).unwrap(), 2).unwrap();
+                asleep.wait();
+                drop(first.wait().unwrap());
+                through.wait();
+                drop(second);
+            }
+            1 => {
+                comm.set_timeout(Duration::from_secs(3));
+                let error = comm.recv(&mut vector, 0).unwrap_err();
+                through.wait();
+                let CollectiveError::TimedOut { by: 1, place, waits, .. } = &error else { panic!("{error}") };
+                assert_eq!((place.rank, waits.culprit(0)), (0, Some(0)), "{error}");
+            }
+            _ => {
+                asleep.wait();
+                // Long enough for the other to sleep.
+                std::thread::sleep(Duration::from_millis(300));
+                comm.send(&mut vector, 0).unwrap();
+                through.wait();
+            }
+        }
+    });
+}
+
 #[test]
 fn a_limit_may_be_for_ever() {
     group(2, |comm| {

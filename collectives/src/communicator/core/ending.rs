@@ -17,7 +17,8 @@ impl Core {
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.end(run.id, None);
         }
-        if self.wait.told && self.runs.is_empty() {
+        // Whoever waits for another that is under way says so when it sleeps again.
+        if self.wait.told {
             self.wait.told = false;
             self.watch.alarm().waits(self.me, None);
         }
