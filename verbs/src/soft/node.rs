@@ -325,7 +325,16 @@ impl Handler for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        lock(&NODES).remove(&self.home.id());
+        let others: Vec<Arc<Node>> = {
+            let mut nodes = lock(&NODES);
+            nodes.remove(&self.home.id());
+            nodes.values().filter_map(|(node, _)| node.upgrade()).collect()
+        };
+        // Links over sockets end by themselves.
+        for other in &others {
+            lock(&other.links).remove(&self.home.id());
+        }
+        drop(others);
         let control = lock(&self.control).take();
         if let Some(control) = control {
             control.close();
@@ -360,6 +369,21 @@ mod tests {
         let network = node.network().unwrap();
         let again = node.network_if_any().unwrap().expect("it is open");
         assert!(Arc::ptr_eq(&network, &again));
+    }
+
+    #[test]
+    fn links_to_devices_of_this_process_go_with_these() {
+        let (ctx, others) = (Context::open("soft0").unwrap(), 10);
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        for _ in 0..others {
+            let far_ctx = Context::open("soft0").unwrap();
+            let (far, far_cq) = (far_ctx.alloc_pd().unwrap(), far_ctx.create_cq(16).unwrap());
+            let (qp, peer) = (pd.rc(&cq).build().unwrap(), far.rc(&far_cq).build().unwrap());
+            let (at, at_peer) = (qp.address(), peer.address());
+            let _pair = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+            assert_eq!(lock(&pd.node().links).len(), 1);
+        }
+        assert_eq!(lock(&pd.node().links).len(), 0);
     }
 
     fn until(mut is_so: impl FnMut() -> bool) {
