@@ -39,6 +39,8 @@ pub(crate) struct Member {
     seat: Arc<Seat>,
     sends: bool,
     receives: bool,
+    /// The last completion was of a send: a receive is next, if there is one.
+    sent_last: bool,
     /// Something came since it was asked last whether it may rest.
     is_busy: bool,
 }
@@ -233,13 +235,21 @@ impl Members {
 impl Member {
     fn of(entry: Entry) -> Option<Self> {
         let Entry { qp, seat, sends, receives } = entry;
-        Some(Member { qp: qp.downcast().ok()?, seat, sends, receives, is_busy: true })
+        Some(Member { qp: qp.downcast().ok()?, seat, sends, receives, sent_last: false, is_busy: true })
     }
 
     #[inline(always)]
-    fn poll(&self, into: &mut Current) -> bool {
+    fn poll(&mut self, into: &mut Current) -> bool {
         self.qp.progress();
-        self.sends && self.qp.send_queue().poll(self.qp.qpn(), into) || self.receives && self.qp.poll_receive(into)
+        if self.sent_last && self.receives && self.qp.poll_receive(into) {
+            self.sent_last = false;
+            return true;
+        }
+        if self.sends && self.qp.send_queue().poll(self.qp.qpn(), into) {
+            self.sent_last = true;
+            return true;
+        }
+        !self.sent_last && self.receives && self.qp.poll_receive(into)
     }
 
     fn has_completion(&self) -> bool {

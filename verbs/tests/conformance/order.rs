@@ -6,6 +6,7 @@ use crate::harness::{Env, Fill, Mem, QpId, QpSpec, Work};
 
 two_sided! {
     completions_come_in_the_order_of_posting,
+    a_receive_comes_though_there_is_always_a_request_that_is_done,
     unsignaled_memory_comes_back_with_the_next_signaled,
     memory_that_is_not_taken_is_freed,
     a_fenced_request_uses_what_the_read_before_it_brought,
@@ -32,6 +33,21 @@ fn completions_come_in_the_order_of_posting(env: &Env) {
     }
     let order: Vec<_> = (0..60).map(|_| pair.near.done().assert_status(WcStatus::SUCCESS).wr_id).collect();
     assert_eq!(order, (0..60).collect::<Vec<_>>());
+}
+
+fn a_receive_comes_though_there_is_always_a_request_that_is_done(env: &Env) {
+    let mut pair = env.rc();
+    let target = pair.far.expose(8, Access::REMOTE_WRITE);
+    pair.near.recv(Mem::blank(8), 0);
+    pair.far.post(Work::send(Mem::seeded(8, 1)).signaled());
+    pair.far.done().assert_success(WcOpcode::SEND);
+    // It is there now, and so is one of these whenever it is looked.
+    let mut opcodes = Vec::new();
+    while opcodes.last() != Some(&WcOpcode::RECV.0) {
+        assert!(opcodes.len() < 4, "{opcodes:?}");
+        pair.near.post(Work::write(Mem::seeded(8, 1), target.remote).signaled());
+        opcodes.push(pair.near.done().assert_status(WcStatus::SUCCESS).opcode);
+    }
 }
 
 fn unsignaled_memory_comes_back_with_the_next_signaled(env: &Env) {
