@@ -118,7 +118,8 @@ impl Grant {
         let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
         let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.home.withdraw(self.rkey, withdrawal);
-        let have_ended = windows.keys.into_iter().all(|rkey| self.home.withdraw_now(rkey));
+        // Each, whatever becomes of those before it.
+        let have_ended = windows.keys.into_iter().fold(true, |so_far, rkey| self.home.withdraw_now(rkey) && so_far);
         if windows.unsighted {
             self.home.sight(withdrawal);
         }
@@ -139,7 +140,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use crate::sync::Ordering;
-    use crate::{Access, Context, RevokeBlocked};
+    use crate::{Access, Context, RevokeBlocked, WcOpcode, WcStatus};
 
     #[test]
     fn one_access_that_does_not_end_is_waited_for_once() {
@@ -165,6 +166,71 @@ mod tests {
             assert!(!dropping.is_finished(), "it is waited for");
             peer.hazard().store(4, Ordering::SeqCst);
         });
+    }
+
+    /// Of windows, which the peer of the queue pair that bound them alone can use.
+    #[test]
+    fn a_window_ends_whatever_other_peers_are_inside_of() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let home = pd.node().home();
+        let connect = || {
+            let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+            let (at_a, at_b) = (a.address(), b.address());
+            (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap())
+        };
+        let [(mut a, mut b), (_c, d)] = [connect(), connect()];
+        let stopped = home.member(d.number().0).unwrap();
+        stopped.hazard().store(1, Ordering::SeqCst);
+        let region = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+        let mut next = || loop {
+            if let Some(completion) = cq.poll().unwrap() {
+                break (completion.opcode(), completion.status());
+            }
+        };
+        let start = Instant::now();
+        for of_peer in [false, true] {
+            let window = pd.create_window().unwrap();
+            a.bind(&window, &region, 0..100, Access::REMOTE_WRITE).signaled().post().unwrap();
+            assert_eq!(next(), (WcOpcode::BIND_MW, WcStatus::SUCCESS));
+            let rkey = window.remote().unwrap().rkey;
+            if of_peer {
+                a.recv(pd.alloc(8).unwrap()).post().unwrap();
+                b.send_inline(b"done").invalidating(rkey).post().unwrap();
+                assert_eq!(next(), (WcOpcode::RECV, WcStatus::SUCCESS));
+            } else {
+                a.invalidate(rkey).signaled().post().unwrap();
+                assert_eq!(next(), (WcOpcode::LOCAL_INV, WcStatus::SUCCESS));
+            }
+            assert_eq!(window.remote(), None);
+        }
+        // Three seconds each, or no success.
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        stopped.hazard().store(2, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn all_windows_of_a_region_end_with_it() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let home = pd.node().home();
+        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+        let (at_a, at_b) = (a.address(), b.address());
+        let (mut a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let region = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+        let windows = [(); 3].map(|()| pd.create_window().unwrap());
+        for window in &windows {
+            a.bind(window, &region, 0..100, Access::REMOTE_WRITE).signaled().post().unwrap();
+            while cq.poll().unwrap().is_none() {}
+        }
+        let rkeys = windows.each_ref().map(|window| window.remote().unwrap().rkey);
+        let is_bound = |rkey| home.keys().view().is_bound(rkey, a.number().0, pd.id());
+        assert_eq!(rkeys.map(is_bound), [true; 3]);
+        let peer = home.member(b.number().0).unwrap();
+        peer.hazard().store(1, Ordering::SeqCst);
+        drop(region);
+        assert_eq!(rkeys.map(is_bound), [false; 3]);
+        peer.hazard().store(2, Ordering::SeqCst);
     }
 
     /// The window is bound by a request that was posted before the region was to be revoked, and gone before that is tried again.

@@ -354,6 +354,22 @@ impl Home {
         left
     }
 
+    /// The same of a key that one queue pair's peer alone may use, as of a window that it bound: other peers are not waited for,
+    /// whatever they are inside of.
+    pub(crate) fn withdraw_bound(&self, rkey: Rkey, qpn: u32) -> bool {
+        let Some(qp) = self.member(qpn) else { return self.withdraw_now(rkey) };
+        let mut withdrawal = Withdrawal::default();
+        self.withdraw(rkey, &mut withdrawal);
+        let peer = qp.sight_peer();
+        let left =
+            wait_until(|| self.engine_left(withdrawal.engine) && peer.as_ref().is_none_or(PeerSighting::is_over));
+        // They may be about to look at the key's slot, which is not given to another before.
+        if !self.has_left(&mut withdrawal) {
+            self.abandon(withdrawal);
+        }
+        left
+    }
+
     /// The same of a key that the protocol of the network alone has used, as of a window bound by a queue pair on the network:
     /// whatever access peers in shared memory are inside of, it is none that this key granted, and they are not waited for.
     pub(crate) fn withdraw_on_network(&self, rkey: Rkey) -> bool {

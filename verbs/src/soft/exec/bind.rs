@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::request::{Outcome, Own};
 use crate::memory::{Bound, Grant, RegionShared, RemoteSlice, Window};
 use crate::soft::keys::KeySpec;
+use crate::soft::withdrawal::Withdrawal;
 use crate::status::WcStatus;
 use crate::types::{Access, Rkey};
 
@@ -45,8 +46,10 @@ impl Own<'_> {
             }
             return Outcome::Done(WcStatus::SUCCESS, 0);
         }
-        keys.kill(rkey);
-        keys.release(rkey);
+        // It was published: peers may be about to look at its slot.
+        let mut withdrawal = Withdrawal::default();
+        self.home.withdraw(rkey, &mut withdrawal);
+        self.home.abandon(withdrawal);
         Outcome::Done(WcStatus::MW_BIND_ERR, 0)
     }
 
@@ -54,7 +57,8 @@ impl Own<'_> {
     pub(crate) fn invalidate(&self, rkey: Rkey) -> Outcome {
         let node = self.home;
         let ours = node.keys().view().is_bound(rkey, self.qpn, self.domain);
-        let status = if ours && node.withdraw_now(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
+        let status =
+            if ours && node.withdraw_bound(rkey, self.qpn) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
         Outcome::Done(status, 0)
     }
 }

@@ -265,7 +265,7 @@ impl SoftQp {
         if !home.keys().view().is_bound(rkey, self.number(), self.domain()) {
             return false;
         }
-        if self.network().is_some() { home.withdraw_on_network(rkey) } else { home.withdraw_now(rkey) }
+        if self.network().is_some() { home.withdraw_on_network(rkey) } else { home.withdraw_bound(rkey, self.number()) }
     }
 }
 
