@@ -86,6 +86,12 @@ impl Spot {
         unsafe { gpu::combine((self.ptr, self.place), (from.ptr, from.place), len, calc) }.map_err(Box::new)
     }
 
+    /// True at a multiple of `to`.
+    #[inline(always)]
+    pub(crate) fn is_aligned(self, to: usize) -> bool {
+        (self.ptr as usize).is_multiple_of(to)
+    }
+
     /// Does an atomic operation on the word of 8 bytes that is here; what it was before.
     ///
     /// # Errors

@@ -6,11 +6,12 @@ use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use super::home::Home;
-use super::layout::{KEYS_OFFSET, KeyEntry, PUBLIC_BLOCKS, QpPublic};
+use super::layout::{KEY_SLOTS, KEYS_OFFSET, KeyEntry, PUBLIC_BLOCKS, QpPublic};
 use crate::memory::Segment;
+use crate::sync::Ordering;
 use crate::{
     Access, CompletionQueue, Context, ProtectionDomain, QpBuilder, QpState, Qpn, QueuePair, RemoteSlice, RevokeBlocked,
-    SharedReceiveQueue,
+    SharedReceiveQueue, WcStatus,
 };
 
 /// Pseudo-random numbers (splitmix64).
@@ -233,4 +234,39 @@ fn a_peer_that_talks_nonsense_is_waited_for_as_any_other() {
     // SAFETY: as above.
     unsafe { hazard.write_volatile(2) };
     failed.region.try_revoke().expect("the peer has left");
+}
+
+/// An atomic there would tear, or kill this process on some machines.
+#[test]
+fn a_word_that_a_liar_has_lie_across_two_is_refused() {
+    let [(near_ctx, honest), (far_ctx, liar)] = [(); 2].map(|()| {
+        let ctx = Context::open("soft0").unwrap();
+        let pd = ctx.alloc_pd().unwrap();
+        (ctx, pd)
+    });
+    honest.node().link_by_socket(home(&liar).id()).unwrap();
+    let (mut near_cq, far_cq) = (near_ctx.create_cq(16).unwrap(), far_ctx.create_cq(16).unwrap());
+    let prepared =
+        (honest.rc(&near_cq).build().unwrap(), liar.rc(&far_cq).access(Access::REMOTE_ATOMIC).build().unwrap());
+    let (at, at_liar) = (prepared.0.address(), prepared.1.address());
+    let (mut qp, _peer) = (prepared.0.connect(&at_liar).unwrap(), prepared.1.connect(&at).unwrap());
+    let region = liar.expose(64, Access::REMOTE_ATOMIC).unwrap();
+    for slot in 0..KEY_SLOTS {
+        // SAFETY: the entry is made of atomics.
+        let entry = unsafe { home(&liar).public().at::<KeyEntry>(KEYS_OFFSET + slot * size_of::<KeyEntry>()) }.unwrap();
+        // SAFETY: mapped as long as the device is open.
+        let entry = unsafe { entry.as_ref() };
+        if entry.tag.load(Ordering::SeqCst) != 0 {
+            entry.arena_offset.fetch_add(4, Ordering::SeqCst);
+        }
+    }
+    let word = honest.alloc(8).unwrap();
+    qp.fetch_add(word, region.remote(8..16), 1).signaled().post().unwrap();
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing completes");
+        if let Some(done) = near_cq.poll().unwrap() {
+            break assert_eq!(done.status(), WcStatus::REM_ACCESS_ERR);
+        }
+    }
 }

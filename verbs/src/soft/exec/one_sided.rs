@@ -165,7 +165,7 @@ impl Sender {
             Found::Vm(pid) => {
                 let failed = request.pieces(|offset, piece| {
                     // SAFETY: the piece is posted memory.
-                    unsafe { take_vm(pid, piece, remote.addr + offset as u64, calc) }.err()
+                    unsafe { take_vm(pid, piece, (remote.addr, offset), calc) }.err()
                 });
                 self.hazard.leave(own.hazard);
                 match failed {
@@ -200,9 +200,14 @@ impl Sender {
             Gate::Failed => return self.leave(own, FLUSHED),
         };
         let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, Place::HOST, begun) {
+            // The peer says where the word lies, whatever its address.
+            Found::At(at) if !at.is_aligned(8) => {
+                self.hazard.leave(own.hazard);
+                return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
+            }
             Found::At(at) => {
-                // SAFETY: the key granted 8 bytes at `at`; arenas and caller memory keep the alignment of the address,
-                // which was checked; all access to exposed memory is atomic or by `device_copy`.
+                // SAFETY: the key granted 8 bytes at `at`, which are aligned; all access to exposed memory is atomic or by
+                // `device_copy`.
                 let done = unsafe { at.atomic(atomic) };
                 self.hazard.leave(own.hazard);
                 match done {
@@ -272,11 +277,12 @@ fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, 
     }
 }
 
-/// Takes bytes from memory of another process that is not mapped.
+/// Takes bytes from `offset` on of memory of another process that is not mapped.
 ///
 /// # Safety
 /// The piece is writable for its length.
-unsafe fn take_vm(pid: i32, piece: Piece, from: u64, calc: Option<Calc>) -> std::io::Result<()> {
+unsafe fn take_vm(pid: i32, piece: Piece, (start, offset): (u64, usize), calc: Option<Calc>) -> std::io::Result<()> {
+    let from = start + offset as u64;
     let Some(calc) = calc else {
         // SAFETY: passed on to the caller.
         return unsafe { vm::read(pid, piece.ptr, from, piece.len) };
@@ -287,11 +293,29 @@ unsafe fn take_vm(pid: i32, piece: Piece, from: u64, calc: Option<Calc>) -> std:
         let len = part.len().min(piece.len - done);
         // SAFETY: `part` holds `len` bytes, and `done + len` stays within the piece.
         unsafe {
-            vm::read(pid, part.as_mut_ptr(), from + done as u64, len)?;
+            let read = vm::read(pid, part.as_mut_ptr(), from + done as u64, len);
+            read.map_err(|error| midway(error, offset + done))?;
             let to = piece.ptr.add(done);
             calc::combine_raw(calc, to, to, part.as_ptr(), len);
         }
         done += len;
     }
     Ok(())
+}
+
+/// Why a reduction went no further, of which so many bytes are done: it is not to be begun again by another way.
+fn midway(error: std::io::Error, done: usize) -> std::io::Error {
+    if done == 0 { error } else { std::io::Error::other(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reduction_that_is_refused_half_way_is_not_begun_again() {
+        let refused = || std::io::Error::from_raw_os_error(libc::EPERM);
+        assert!(vm::is_refused(&midway(refused(), 0)));
+        assert!(!vm::is_refused(&midway(refused(), 4096)));
+    }
 }
