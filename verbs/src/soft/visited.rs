@@ -53,6 +53,8 @@ pub(crate) trait Member: Send + Sync {
     /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access, or fill what
     /// it claimed.
     fn link_lost(&self, link: u64, peer: NodeId, gone: bool);
+    /// True once it has failed: nobody begins an access by it any more.
+    fn is_failed(&self) -> bool;
     /// Its device has failed.
     fn device_failed(&self);
     /// Tries stalled work again; true if there is more to do.

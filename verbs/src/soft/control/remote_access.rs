@@ -13,7 +13,8 @@ use crate::types::{Access, Rkey};
 pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Result<u64, FaultKind> {
     let granted = |qpn, rkey, addr, len: u32, right: Access| {
         let qp = home.member(qpn).ok_or(FaultKind::Access)?;
-        let may = qp.is_peer(link.peer()) && qp.access().contains(right);
+        // One that fails waits for the engine's hazard, and for nobody who comes later.
+        let may = qp.is_peer(link.peer()) && qp.access().contains(right) && !qp.is_failed();
         let grant = home.keys().view().check(Rkey(rkey), addr, len.into(), right, qp.domain(), qpn);
         grant.filter(|_| may).ok_or(FaultKind::Access)
     };

@@ -227,6 +227,44 @@ mod tests {
         assert!(target.revoke().unwrap().iter().all(|byte| *byte == 2));
     }
 
+    /// Whoever had it fail has waited for those who were inside.
+    #[test]
+    fn nothing_comes_by_bounce_to_a_queue_pair_that_has_failed() {
+        let open = || {
+            let ctx = Context::open("soft0").unwrap();
+            (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
+        };
+        let ((pd, mut cq), (far, far_cq)) = (open(), open());
+        let owner = far.node().home();
+        pd.node().link_by_socket(owner.id()).unwrap().vm_refused();
+        let (qp, peer) = (pd.rc(&cq).build().unwrap(), far.rc(&far_cq).access(Access::REMOTE_WRITE).build().unwrap());
+        let (at, at_peer) = (qp.address(), peer.address());
+        let (mut qp, mut peer) = (qp.connect(&at_peer).unwrap(), peer.connect(&at).unwrap());
+        let target = far.register(vec![0; LEN]).unwrap().expose(Access::REMOTE_WRITE).unwrap();
+        let busy = owner.enter_as_engine();
+        qp.write(pd.register(vec![1; LEN]).unwrap(), target.remote(0..LEN)).signaled().post().unwrap();
+        assert!(cq.poll().unwrap().is_none());
+        let failing = std::thread::spawn(move || {
+            peer.to_error().unwrap();
+            peer
+        });
+        let start = Instant::now();
+        while !owner.member(at_peer.qpn.0).unwrap().is_failed() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not fail");
+        }
+        drop(busy);
+        let _peer = failing.join().unwrap();
+        let start = Instant::now();
+        let status = loop {
+            assert!(start.elapsed() < Duration::from_secs(60), "nothing completes");
+            if let Some(completion) = cq.poll().unwrap() {
+                break completion.status();
+            }
+        };
+        assert!(!status.is_success());
+        assert!(target.revoke().unwrap().iter().all(|byte| *byte == 0));
+    }
+
     /// Its owner's thread may be copying from it, or to it.
     #[test]
     fn the_area_of_a_bounce_that_is_given_up_is_free_once_that_is_answered() {

@@ -127,6 +127,10 @@ impl Member for SoftQp {
         }
     }
 
+    fn is_failed(&self) -> bool {
+        self.has_failed()
+    }
+
     fn device_failed(&self) {
         if !self.has_failed() {
             self.fail();
