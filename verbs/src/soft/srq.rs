@@ -189,6 +189,14 @@ impl SoftSrq {
         Some(taken)
     }
 
+    /// A queue pair is gone: what messages to it took, and nobody polled, is free again.
+    pub(crate) fn take_back(&self, qpn: u32) {
+        for index in self.unfinished(qpn) {
+            let mut memory = Local::default();
+            self.take(index, &mut memory);
+        }
+    }
+
     /// Slot of a receive that is posted and not taken.
     pub(crate) fn outstanding(&self, index: u32) -> Option<u32> {
         let slot = slot_of(self.order(index).load(Ordering::Acquire), index)

@@ -233,6 +233,9 @@ impl Drop for SoftQp {
         self.home().remove(self.who.qpn, self);
         let sender = self.sender.get_mut();
         sender.bounce_end();
+        if let Some(srq) = self.spec.srq.as_ref().filter(|_| self.is_settled()) {
+            srq.take_back(self.number());
+        }
         if !self.is_settled() {
             tracing::error!(qpn = %self.qpn(), "a peer sits in an access; the queue pair's memory is leaked");
             self.receiver.leak();

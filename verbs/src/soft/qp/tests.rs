@@ -223,3 +223,45 @@ fn a_peer_that_was_closed_is_outside_whoever_has_its_memory() {
     assert!(seen.is_over(), "a peer that is gone is waited for");
     assert!(soft.sight_peer().expect("it was connected").is_over());
 }
+
+#[test]
+fn receives_of_a_shared_queue_that_a_queue_pair_took_are_free_once_it_is_gone() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let mut srq = pd.create_srq(4).unwrap();
+    for round in 0..3 {
+        for id in 0..4 {
+            srq.post(pd.alloc(8).unwrap(), id).unwrap_or_else(|refused| panic!("round {round}: {refused:?}"));
+        }
+        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).srq(&srq).build().unwrap());
+        let (at_a, at_b) = (a.address(), b.address());
+        let (mut a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        for _ in 0..4 {
+            a.send_inline(b"unseen").post().unwrap();
+        }
+        drop((a, b));
+        // The queue lets go of those that are gone.
+        while cq.poll().unwrap().is_some() {}
+        assert_eq!(srq.available(), 0, "round {round}");
+    }
+}
+
+#[test]
+fn the_header_of_a_datagram_says_how_long_all_behind_it_is() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let [mut a, mut b] = [(); 2].map(|()| pd.ud(&cq).build().unwrap().activate().unwrap());
+    let to = a.address_handle(&b.address()).unwrap();
+    for (imm, behind) in [(None, 12 + 8 + 8 + 4), (Some(7), 12 + 8 + 4 + 8 + 4)] {
+        b.recv(pd.alloc(100).unwrap()).post().unwrap();
+        let request = a.send_inline(b"hello", &to);
+        let request = if let Some(imm) = imm { request.imm(imm) } else { request };
+        request.post().unwrap();
+        let got = loop {
+            if let Some(done) = cq.poll().unwrap() {
+                break done.into_buffer().unwrap();
+            }
+        };
+        assert_eq!(u16::from_be_bytes([got[4], got[5]]), behind);
+    }
+}
