@@ -1,6 +1,6 @@
 //! Completion channels: when they wake, as mio tells.
 
-use qpair_verbs::{Access, Arm, WcOpcode, WcStatus};
+use qpair_verbs::{Access, Arm, GRH_BYTES, QpType, WcOpcode, WcStatus};
 
 use crate::harness::{
     Command, CqId, Env, LIMIT, Mem, Pair, QpSpec, Work, at_once, connect_pair, is_soft, take, too_long, too_small,
@@ -12,6 +12,7 @@ two_sided! {
     a_sleeper_is_woken_by_a_message,
     only_solicited_messages_wake_a_queue_armed_for_them,
     failures_wake_a_queue_armed_for_solicited,
+    a_datagram_that_does_not_fit_wakes_a_queue_armed_for_solicited,
     a_solicited_write_with_immediate_wakes,
     completions_of_sends_wake,
     no_wake_up_is_lost,
@@ -109,6 +110,25 @@ fn failures_wake_a_queue_armed_for_solicited(env: &Env) {
         assert!(pair.far.woken(CQ));
     }
     pair.far.done_on(CQ).assert_one_of(too_small());
+}
+
+fn a_datagram_that_does_not_fit_wakes_a_queue_armed_for_solicited(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    assert_eq!(far.new_cq_with_channel(64), CQ);
+    let spec = QpSpec { qkey: Some(7), ..QpSpec::new(QpType::Ud) };
+    let (own, other) = (near.new_qp(&spec), far.new_qp(&QpSpec { recv_cq: Some(CQ), ..spec }));
+    near.ask::<()>(Command::Activate { qp: own.qp });
+    far.ask::<()>(Command::Activate { qp: other.qp });
+    let to = near.new_handle(other.address);
+    far.recv(Mem::blank(GRH_BYTES + 10), 0);
+    far.arm(CQ, true);
+    near.post(Work::send_to(to, Mem::seeded(100, 1)).signaled());
+    near.done().assert_success(WcOpcode::SEND);
+    // Other devices may as well lose it.
+    if is_soft() {
+        assert!(far.woken(CQ));
+        far.done_on(CQ).assert_status(WcStatus::LOC_LEN_ERR);
+    }
 }
 
 fn a_solicited_write_with_immediate_wakes(env: &Env) {

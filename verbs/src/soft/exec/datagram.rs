@@ -52,8 +52,8 @@ impl UdTarget {
         let fate = self.deliver(own, request, len);
         hazard.leave(own.hazard);
         match fate {
-            Fate::Delivered => {
-                self.view.wake(request.solicited);
+            Fate::Delivered { failed } => {
+                self.view.wake(request.solicited || failed);
                 if !self.patient.load(Ordering::Relaxed) {
                     self.patient.store(true, Ordering::Relaxed);
                 }
@@ -111,7 +111,7 @@ impl UdTarget {
             ..Entry::default()
         };
         self.view.lines.place(receive, entry);
-        Fate::Delivered
+        Fate::Delivered { failed: !fits || !filled }
     }
 
     /// Whether the first `needed` bytes of a posted receive can be written from here. Asked before the receive is claimed:
@@ -153,7 +153,7 @@ impl UdTarget {
 
     /// Puts header and payload into a claimed receive. False if its memory can not be reached.
     fn fill(&self, request: &Request<'_>, receive: u32, len: u32) -> bool {
-        let header = self.header(len);
+        let header = self.header(len, request.imm.is_some());
         let with = Borrowed { inline: Some(&header), ..Borrowed::default() };
         let head = Request::of_bytes(&with);
         let write = |to: (&_, u64), piece: Piece| {
@@ -167,10 +167,12 @@ impl UdTarget {
     }
 
     /// The global route header (InfiniBand architecture, volume 1, section 8.3).
-    fn header(&self, len: u32) -> [u8; GRH_BYTES] {
+    fn header(&self, len: u32, has_imm: bool) -> [u8; GRH_BYTES] {
         let mut header = [0; GRH_BYTES];
         header[0] = 0x60; // IP version 6
-        header[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+        // All behind it: base and datagram headers, immediate data, the padded payload, and the CRC.
+        let behind = 12 + 8 + if has_imm { 4 } else { 0 } + len.next_multiple_of(4) + 4;
+        header[4..6].copy_from_slice(&(behind as u16).to_be_bytes());
         header[6] = 0x1b; // next header: InfiniBand transport
         header[7] = 64; // hop limit
         header[8..24].copy_from_slice(&self.gids[0].0);
@@ -196,7 +198,10 @@ impl Request<'_> {
 
 /// What becomes of a datagram.
 enum Fate {
-    Delivered,
+    /// It took a receive, which may have failed by it.
+    Delivered {
+        failed: bool,
+    },
     Dropped,
     /// The target's memory is not mapped yet; its device was asked.
     NotYet,
