@@ -1,6 +1,9 @@
 //! The plan of all ranks.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::program::Program;
 use super::spec::Spec;
@@ -32,6 +35,7 @@ pub struct Plan {
     /// The name of the algorithm that made it, for people.
     pub algorithm: String,
     /// What each rank does, by rank.
+    #[serde(deserialize_with = "programs")]
     pub programs: Vec<Program>,
 }
 
@@ -57,3 +61,32 @@ impl Plan {
         (0..).zip(&self.programs)
     }
 }
+
+/// Reads programs, but no more than ranks there may be: an empty one is three bytes of text, and fifty times that here.
+fn programs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Program>, D::Error> {
+    struct Bounded;
+
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<Program>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "the programs of up to {MOST_PROGRAMS} ranks")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<Program>, A::Error> {
+            let mut programs = Vec::new();
+            while let Some(program) = from.next_element()? {
+                if programs.len() == MOST_PROGRAMS {
+                    return Err(A::Error::invalid_length(MOST_PROGRAMS + 1, &self));
+                }
+                programs.push(program);
+            }
+            Ok(programs)
+        }
+    }
+
+    from.deserialize_seq(Bounded)
+}
+
+/// Of a plan that is read.
+const MOST_PROGRAMS: usize = 1 << 16;

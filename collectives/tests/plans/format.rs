@@ -31,6 +31,10 @@ fn json_of_anyone_is_refused_or_verified_but_never_panics() {
     assert_eq!(plan.verify(), Err(VerifyError::Dependency { rank, step, dep }));
     assert!(plan.cost(&Default::default()).is_err());
     assert!(serde_json::from_str::<Plan>(&json.replace("send", "shout")).is_err());
+    let of_ranks = |ranks: usize| json.replace(",[]]}", &format!("{}]}}", ",[]".repeat(ranks - 1)));
+    assert_eq!(serde_json::from_str::<Plan>(&of_ranks(1 << 16)).unwrap().programs.len(), 1 << 16);
+    let error = serde_json::from_str::<Plan>(&of_ranks((1 << 16) + 1)).unwrap_err();
+    assert!(error.to_string().contains("the programs of up to 65536 ranks"), "{error}");
 }
 
 /// Who changes an algorithm changes its line here. If all lines change, the encoding has, and
