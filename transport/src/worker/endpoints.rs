@@ -16,8 +16,14 @@ struct QpKey(u32);
 
 impl Key for QpKey {
     #[inline(always)]
-    fn spread(self) -> u64 {
-        self.0.into()
+    fn words(self) -> [u64; 2] {
+        [self.0.into(), 0]
+    }
+
+    /// Numbers are those of this side's devices, and looked for with each message.
+    #[inline(always)]
+    fn home(self, _: [u64; 2]) -> u64 {
+        u64::from(self.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 }
 

@@ -85,9 +85,10 @@ struct Chain {
 const NONE: u32 = u32::MAX;
 
 impl Key for Chain {
-    fn spread(self) -> u64 {
+    fn words(self) -> [u64; 2] {
         let Envelope { class, port, tag } = self.channel;
-        super::mix(self.peer.0 ^ u64::from(port) << 48 ^ (class as u64) << 40, tag)
+        // Of peers there are fewer than 2^40.
+        [self.peer.0 ^ u64::from(port) << 48 ^ (class as u64) << 40, tag]
     }
 }
 

@@ -486,10 +486,3 @@ impl<M, B> Inbox<M, B> {
         if let Stage::Wanted(_, posted) = stage { posted } else { None }
     }
 }
-
-/// A number whose low bits depend on all of both.
-fn mix(one: u64, other: u64) -> u64 {
-    // Multipliers of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-    let mixed = (one.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ other).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 32
-}

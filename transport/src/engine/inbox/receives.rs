@@ -90,9 +90,8 @@ impl Fit {
 }
 
 impl Key for Exact {
-    fn spread(self) -> u64 {
-        let source = self.source.map_or(0, |Peer(number)| number.wrapping_add(1));
-        super::mix(source, self.tag)
+    fn words(self) -> [u64; 2] {
+        [self.source.map_or(0, |Peer(number)| number.wrapping_add(1)), self.tag]
     }
 }
 

@@ -20,8 +20,8 @@ pub(in crate::worker) struct Deadlines {
 struct Number(u64);
 
 impl Key for Number {
-    fn spread(self) -> u64 {
-        self.0
+    fn words(self) -> [u64; 2] {
+        [self.0, 0]
     }
 }
 

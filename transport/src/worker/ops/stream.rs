@@ -95,8 +95,8 @@ impl StreamCounts {
 }
 
 impl Key for StreamKey {
-    fn spread(self) -> u64 {
-        (self.peer.0 ^ self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    fn words(self) -> [u64; 2] {
+        [self.peer.0, self.number]
     }
 }
 
