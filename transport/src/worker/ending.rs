@@ -120,15 +120,23 @@ impl Worker {
     #[cold]
     pub(super) fn take_all(&mut self) -> Result<(), WorkerError> {
         let mut taken = std::mem::take(&mut self.ready);
+        // What notifications have of windows goes along with them.
+        let mut notices = self.notices.as_mut().map(std::mem::take).unwrap_or_default();
         let mut result = Ok(());
         let most = self.config.capacity().0;
         self.poll_further_devices(most.try_into().unwrap_or(u32::MAX));
         taken.append(&mut self.ready);
+        self.notices.iter_mut().for_each(|new| notices.append(new));
         // As much as the queue can hold: all that is there, and an end to it.
         for _ in 0..most {
             self.cut_short = false;
             match self.reap() {
-                Ok(Some(event)) => taken.push_back(event),
+                Ok(Some(event)) => {
+                    if let Event::Notified { .. } = event {
+                        notices.push_back(self.notice.take());
+                    }
+                    taken.push_back(event);
+                }
                 Ok(None) if self.cut_short => {}
                 Ok(None) => break,
                 Err(error) => {
@@ -137,9 +145,14 @@ impl Worker {
                 }
             }
             taken.append(&mut self.ready);
+            self.notices.iter_mut().for_each(|new| notices.append(new));
         }
         taken.append(&mut self.ready);
         self.ready = taken;
+        if let Some(new) = &mut self.notices {
+            notices.append(new);
+            *new = notices;
+        }
         result
     }
 

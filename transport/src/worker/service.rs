@@ -147,6 +147,10 @@ impl Worker {
                 let late = now.saturating_sub(since) >= FLUSH_LIMIT;
                 // A GPU that copies is waited for: its memory is the application's.
                 if late && !(endpoint.is_with_nobody() && self.staging.takes_from(endpoint.id)) {
+                    // The program may not have polled all the while: what the device gave back is no more with it.
+                    if let Err(error) = self.take_all() {
+                        tracing::warn!(%error, "a connection ends, and not all that its device gave back could be taken");
+                    }
                     self.remove(index);
                 } else {
                     self.settle(index);

@@ -133,3 +133,43 @@ fn a_jump_alone_ends_no_connection_that_closes() {
     });
     assert!(matches!(ended, Some(Event::Closed { reason: CloseReason::CloseTimedOut(_), .. })), "{ended:?}");
 }
+
+/// The program did something else for a second, while the device flushed a connection that had ended.
+#[test]
+fn memory_that_came_back_while_nobody_polled_is_handed_out() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    let region = worker.domain().expose(8, Access::REMOTE_ALL).unwrap();
+    let op = worker.get(ep, region.remote(0..8), worker.domain().alloc(8).unwrap(), None).unwrap();
+    worker.abort(ep);
+    assert!(worker.endpoints.get(ep).is_some(), "the device has work of it");
+    let now = worker.now();
+    worker.service(now + HOUR, Some(Duration::ZERO)).unwrap();
+    let ended: Vec<_> = events(&mut worker).into_iter().filter(|event| event.op() == Some(op)).collect();
+    let is_back = match &ended[..] {
+        [Event::Got { .. }] => true,
+        [Event::Failed { returned: Returned::Memory(_), .. }] => true,
+        _ => false,
+    };
+    assert!(is_back, "{ended:?}");
+}
+
+/// Those that were ready, and those that are taken from the queue.
+#[test]
+fn notifications_keep_their_windows_wherever_they_are_taken() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    worker.keep_notices();
+    worker.lend_short(true);
+    for round in 0..3 {
+        for value in 0..4 {
+            worker.notify(ep, Notice::Value(value)).unwrap();
+        }
+        while worker.ready.len() < 4 {
+            worker.take_all().unwrap();
+        }
+        for value in 0..4 {
+            let event = worker.poll().unwrap();
+            assert!(matches!(event, Some(Event::Notified { .. })), "{round}, {value}: {event:?}");
+            assert!(worker.last_notice().is_some(), "{round}, {value}");
+        }
+    }
+}
