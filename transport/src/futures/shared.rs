@@ -16,6 +16,8 @@ pub(super) struct Shared {
     /// Places in `waits`.
     by_op: Table<OpKey, u32>,
     by_endpoint: Table<EndpointKey, u32>,
+    /// Operations that nobody wanted any more when they ended, and of which memory is to come back.
+    disowned: Table<OpKey, ()>,
     /// Connections that peers made.
     pub(super) accepted: VecDeque<EndpointId>,
     /// Events that belong to no operation, with what has a notification's window. Once there are many, peers have as many
@@ -39,7 +41,9 @@ pub(super) struct Shared {
     driver: Option<Waker>,
     /// Something was begun since the driver looked last.
     pub(super) poked: bool,
-    /// The driver has ended with an error.
+    /// Tasks that drive it: one, or two while one takes over from another.
+    drivers: usize,
+    /// All drivers have ended.
     pub(super) stopped: bool,
 }
 
@@ -66,14 +70,14 @@ struct OpKey(OpId);
 struct EndpointKey(EndpointId);
 
 impl Key for OpKey {
-    fn spread(self) -> u64 {
-        self.0.number
+    fn words(self) -> [u64; 2] {
+        [self.0.number, 0]
     }
 }
 
 impl Key for EndpointKey {
-    fn spread(self) -> u64 {
-        self.0.index.into()
+    fn words(self) -> [u64; 2] {
+        [self.0.index.into(), self.0.generation.into()]
     }
 }
 
@@ -85,6 +89,7 @@ impl Shared {
             waits: Slab::new(),
             by_op: Table::new(),
             by_endpoint: Table::new(),
+            disowned: Table::new(),
             accepted: VecDeque::new(),
             events: VecDeque::new(),
             ends: 0,
@@ -96,6 +101,7 @@ impl Shared {
             leaving: Vec::new(),
             driver: None,
             poked: false,
+            drivers: 0,
             stopped: false,
         }
     }
@@ -214,8 +220,12 @@ impl Shared {
         self.leaving.extend(before.map(Leaving::Drop));
     }
 
-    /// The worker can not go on: all who wait are told.
+    /// A driver has ended: if it was the last one all who wait are told.
     pub(super) fn stop(&mut self) {
+        self.drivers = self.drivers.saturating_sub(1);
+        if self.drivers > 0 {
+            return;
+        }
         self.stopped = true;
         for (_, wait) in &mut self.waits {
             if let Wait::Pending(waker) = wait {
@@ -227,6 +237,7 @@ impl Shared {
 
     /// The worker is driven, again perhaps.
     pub(super) fn start(&mut self) {
+        self.drivers += 1;
         self.stopped = false;
     }
 
@@ -292,7 +303,12 @@ impl Shared {
                 }
             }
             // Of an operation whose end was told already; if it was dropped, so is its memory.
-            Event::Released { .. } => {}
+            Event::Released { op, .. } => {
+                let key = OpKey(*op);
+                if self.disowned.get(key).is_some() {
+                    return self.disowned.remove(key);
+                }
+            }
             other => {
                 if let Some(op) = other.op() {
                     // One that no future began is for whoever did.
@@ -329,7 +345,8 @@ impl Shared {
         }
         if !std::mem::replace(&mut self.ends_dropped, true) {
             tracing::warn!(
-                "nobody takes the events of offers, and of connections that were refused or have ended: the oldest are dropped"
+                "nobody takes the events of offers, of connections that were refused or have ended, and of memory that came back \
+                 late: the oldest are dropped"
             );
         }
     }
@@ -349,6 +366,10 @@ impl Shared {
         if matches!(event, Event::Matched { .. } | Event::ReceivedInto { .. }) {
             self.keep(event);
             self.stirred = true;
+        } else if event.withholds()
+            && let Some(op) = event.op()
+        {
+            self.disowned.insert(OpKey(op), ());
         }
     }
 
@@ -380,10 +401,10 @@ pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R
     result
 }
 
-/// Whether it is of a connection that is none any more, of which there are as many as strangers like, or of an offer, which a
-/// receive takes whether its event was seen or not.
+/// Whether it is of a connection that is none any more, of which there are as many as strangers like; of an offer, which a receive
+/// takes whether its event was seen or not; or of memory that comes back when its operation was told to have failed.
 fn is_end(event: &Event) -> bool {
-    matches!(event, Event::Rejected { .. } | Event::Closed { .. } | Event::Offered { .. })
+    matches!(event, Event::Rejected { .. } | Event::Closed { .. } | Event::Offered { .. } | Event::Released { .. })
 }
 
 /// Of such events so many are kept.
@@ -399,7 +420,7 @@ const BATCH: usize = 64;
 mod tests {
     use super::*;
     use crate::worker::ListenerId;
-    use crate::{Config, HandshakeError};
+    use crate::{Config, HandshakeError, OpError, Returned};
 
     /// A program that takes connections and messages alone never asks for the others.
     #[test]
@@ -423,5 +444,26 @@ mod tests {
             assert_eq!(peer.port(), port);
         }
         assert!(shared.next_event().is_none() && shared.ends == 0);
+    }
+
+    #[test]
+    fn memory_of_an_operation_that_nobody_wants_is_dropped_when_it_comes_back() {
+        let mut shared = Shared::new(Worker::new(Config::default()).unwrap());
+        let op = OpId { number: 7, index: 0 };
+        let place = shared.await_op(op);
+        shared.drop_op(place, op);
+        let failed = Event::Failed { op, ep: None, error: OpError::Cancelled, returned: Returned::Withheld };
+        shared.hand_out(failed);
+        shared.hand_out(Event::Released { op, returned: Returned::Payload(vec![7; 8].into()) });
+        assert!(shared.next_event().is_none() && shared.disowned.len() == 0);
+    }
+
+    #[test]
+    fn memory_that_comes_back_and_nobody_asks_for_is_bounded() {
+        let mut shared = Shared::new(Worker::new(Config::default()).unwrap());
+        for number in 0..3000 {
+            shared.hand_out(Event::Released { op: OpId { number, index: 0 }, returned: Returned::Nothing });
+        }
+        assert_eq!(std::iter::from_fn(|| shared.next_event()).count(), ENDS);
     }
 }

@@ -297,6 +297,24 @@ fn who_waits_when_the_driver_goes_is_told() {
 }
 
 #[test]
+fn a_driver_that_takes_over_goes_on_when_the_one_before_goes() {
+    let a = worker();
+    let [first, mut second] = [(); 2].map(|()| {
+        let mut drive = Box::pin(a.drive(Thread::new().unwrap()));
+        begin(drive.as_mut(), Waker::noop());
+        drive
+    });
+    drop(first);
+    let mut receiving = Box::pin(a.recv(Source::Any, Tag(1)));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(receiving.as_mut().poll(&mut context).is_pending());
+    begin(second.as_mut(), Waker::noop());
+    drop(second);
+    let Poll::Ready(Err(failed)) = receiving.as_mut().poll(&mut context) else { panic!("waits") };
+    assert!(matches!(failed.error, Refused::Stopped));
+}
+
+#[test]
 fn a_message_whose_receive_is_dropped_is_not_lost() {
     let (a, b) = (worker(), worker());
     let others = driven(&[&a, &b]);

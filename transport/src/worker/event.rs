@@ -245,6 +245,12 @@ impl Event {
         }
     }
 
+    /// True if memory of the operation that it ends is to come back later.
+    pub(crate) fn withholds(&self) -> bool {
+        let (Event::Failed { returned, .. } | Event::Response { returned, .. }) = self else { return false };
+        matches!(returned, Returned::Withheld)
+    }
+
     /// The event of an operation that nobody waits for any more: its memory comes back.
     pub(crate) fn released(self, op: OpId) -> Event {
         let returned = match self {
