@@ -119,11 +119,11 @@ impl Grant {
         let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.home.withdraw(self.rkey, withdrawal);
         // Each, whatever becomes of those before it.
-        let have_ended = windows.keys.into_iter().fold(true, |so_far, rkey| self.home.withdraw_now(rkey) && so_far);
+        let held = windows.keys.into_iter().filter(|rkey| !self.home.withdraw_now(*rkey)).count();
         if windows.unsighted {
             self.home.sight(withdrawal);
         }
-        if have_ended && self.home.wait_left_once(withdrawal) {
+        if held == 0 && self.home.wait_left_once(withdrawal) {
             return true;
         }
         self.home.abandon(std::mem::take(withdrawal));
