@@ -145,11 +145,7 @@ fn memory_that_came_back_while_nobody_polled_is_handed_out() {
     let now = worker.now();
     worker.service(now + HOUR, Some(Duration::ZERO)).unwrap();
     let ended: Vec<_> = events(&mut worker).into_iter().filter(|event| event.op() == Some(op)).collect();
-    let is_back = match &ended[..] {
-        [Event::Got { .. }] => true,
-        [Event::Failed { returned: Returned::Memory(_), .. }] => true,
-        _ => false,
-    };
+    let is_back = matches!(&ended[..], [Event::Got { .. } | Event::Failed { returned: Returned::Memory(_), .. }]);
     assert!(is_back, "{ended:?}");
 }
 
