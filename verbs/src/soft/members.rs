@@ -241,7 +241,7 @@ impl Member {
     #[inline(always)]
     fn poll(&mut self, into: &mut Current) -> bool {
         self.qp.progress();
-        if self.sent_last && self.receives && self.qp.poll_receive(into) {
+        if self.sent_last && self.receives && self.qp.poll_message(into) {
             self.sent_last = false;
             return true;
         }
@@ -249,7 +249,7 @@ impl Member {
             self.sent_last = true;
             return true;
         }
-        !self.sent_last && self.receives && self.qp.poll_receive(into)
+        self.receives && self.qp.poll_receive(into)
     }
 
     fn has_completion(&self) -> bool {

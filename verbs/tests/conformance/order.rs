@@ -12,6 +12,7 @@ two_sided! {
     a_fenced_request_uses_what_the_read_before_it_brought,
     an_unsignaled_request_that_fails_completes,
     a_failure_flushes_what_follows_and_not_what_went_before,
+    what_fails_comes_before_the_receives_that_are_flushed_for_it,
 }
 
 fn completions_come_in_the_order_of_posting(env: &Env) {
@@ -141,4 +142,16 @@ fn a_failure_flushes_what_follows_and_not_what_went_before(env: &Env) {
     });
     assert_eq!(statuses, want.collect::<Vec<_>>());
     pair.far.look(&target).assert_is(&[0; 64]);
+}
+
+fn what_fails_comes_before_the_receives_that_are_flushed_for_it(env: &Env) {
+    let mut pair = env.rc();
+    let target = pair.far.expose(8, Access::REMOTE_WRITE);
+    pair.near.recv(Mem::blank(8), 1);
+    pair.near.post(Work::write(Mem::seeded(8, 1), target.remote).signaled());
+    pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
+    pair.near.post(Work::read(target.remote).id(2).signaled());
+    let failed = pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
+    let flushed = pair.near.done().assert_status(WcStatus::WR_FLUSH_ERR);
+    assert_eq!((failed.wr_id, flushed.wr_id), (2, 1));
 }

@@ -29,6 +29,17 @@ impl SoftQp {
         }
     }
 
+    /// The same of a message that came, and of nothing that is flushed: what has the queue pair fail is told before that.
+    #[inline]
+    pub(crate) fn poll_message(&self, into: &mut Current) -> bool {
+        // SAFETY: as in `poll_receive`.
+        let poller = unsafe { &mut *self.receiver.poller.get() };
+        let Some(poller) = poller else { return false };
+        poller
+            .peek()
+            .is_some_and(|entry| self.complete_short(poller, &entry, into) || self.complete(poller, &entry, into))
+    }
+
     /// The next completion of a failed queue pair: what came before its peer had left, then what nobody will fill.
     #[cold]
     fn last(&self, poller: &mut Poller, into: &mut Current) -> bool {
