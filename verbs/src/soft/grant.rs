@@ -188,7 +188,6 @@ mod tests {
                 break (completion.opcode(), completion.status());
             }
         };
-        let start = Instant::now();
         for of_peer in [false, true] {
             let window = pd.create_window().unwrap();
             a.bind(&window, &region, 0..100, Access::REMOTE_WRITE).signaled().post().unwrap();
@@ -204,8 +203,6 @@ mod tests {
             }
             assert_eq!(window.remote(), None);
         }
-        // Three seconds each, or no success.
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         stopped.hazard().store(2, Ordering::SeqCst);
     }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -152,7 +153,10 @@ impl Home {
             return;
         }
         self.events.raise(AsyncEvent::DeviceFatal);
-        self.visit(|member| member.device_failed());
+        // Each, whatever becomes of those before it: what they log may have panicked before.
+        self.visit(|member| {
+            let _ = catch_unwind(AssertUnwindSafe(|| member.device_failed()));
+        });
     }
 
     /// True once [`fail`](Home::fail) was called: nothing is to be begun any more.

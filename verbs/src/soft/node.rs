@@ -19,7 +19,7 @@ use crate::sync::lock;
 /// An opened software device.
 pub(crate) struct Node {
     home: Arc<Home>,
-    links: Mutex<HashMap<NodeId, Arc<Link>>>,
+    links: Arc<Links>,
     control: Mutex<Option<Arc<Control>>>,
     /// Its part of the network, set once it is used.
     network: OnceLock<Arc<Network>>,
@@ -60,7 +60,17 @@ impl Retired {
 /// Devices that this process has open.
 static NODES: LazyLock<Mutex<Nodes>> = LazyLock::new(Mutex::default);
 
-type Nodes = HashMap<NodeId, (Weak<Node>, Weak<Home>)>;
+type Nodes = HashMap<NodeId, Known>;
+
+/// What is known of a device of this process.
+struct Known {
+    node: Weak<Node>,
+    home: Weak<Home>,
+    links: Arc<Links>,
+}
+
+/// The links of a device, by whom they lead to.
+type Links = Mutex<HashMap<NodeId, Arc<Link>>>;
 
 impl Node {
     pub(crate) fn open() -> Result<Arc<Self>, OpenError> {
@@ -70,7 +80,7 @@ impl Node {
         let listener = control::listen(id).map_err(soft("listen for peers"))?;
         let node = Arc::new(Node {
             home: home.clone(),
-            links: Mutex::default(),
+            links: Arc::default(),
             control: Mutex::default(),
             network: OnceLock::new(),
             joining: Mutex::default(),
@@ -91,7 +101,8 @@ impl Node {
             Some(Box::new(node))
         });
         home.set_alarm(move || control.attend());
-        lock(&NODES).insert(id, (Arc::downgrade(&node), Arc::downgrade(&home)));
+        lock(&NODES)
+            .insert(id, Known { node: Arc::downgrade(&node), home: Arc::downgrade(&home), links: node.links.clone() });
         tracing::debug!(%id, "software device opened");
         Ok(node)
     }
@@ -224,7 +235,7 @@ impl Node {
         if let Some(link) = lock(&self.links).get(&peer).filter(|link| !link.is_over()) {
             return Ok(Some(link.clone()));
         }
-        let local = lock(&NODES).get(&peer).map(|(node, _)| node.upgrade());
+        let local = lock(&NODES).get(&peer).map(|known| known.node.upgrade());
         match local {
             Some(Some(node)) => Ok(Some(self.adopt(Link::local(&node.home)))),
             Some(None) => Err(ConnectError::PeerGone { node: peer }),
@@ -235,7 +246,7 @@ impl Node {
     /// Drops memory of a datagram queue pair, whose gate is closed, once nobody can look at it any more: each device of this
     /// process and each that has asked for it is asked to let pass what is under way.
     pub(crate) fn retire(&self, memory: Box<dyn Send>, askers: Askers) {
-        let homes: Vec<_> = lock(&NODES).values().filter_map(|(_, home)| home.upgrade()).collect();
+        let homes: Vec<_> = lock(&NODES).values().filter_map(|known| known.home.upgrade()).collect();
         if !homes.iter().all(|home| home.quiesce_initiators()) {
             tracing::warn!("an access of this process takes long; the memory of a queue pair is leaked");
             return std::mem::forget(memory);
@@ -325,16 +336,15 @@ impl Handler for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let others: Vec<Arc<Node>> = {
+        let others: Vec<Arc<Links>> = {
             let mut nodes = lock(&NODES);
             nodes.remove(&self.home.id());
-            nodes.values().filter_map(|(node, _)| node.upgrade()).collect()
+            nodes.values().map(|known| known.links.clone()).collect()
         };
         // Links over sockets end by themselves.
-        for other in &others {
-            lock(&other.links).remove(&self.home.id());
+        for links in others {
+            lock(&links).remove(&self.home.id());
         }
-        drop(others);
         let control = lock(&self.control).take();
         if let Some(control) = control {
             control.close();

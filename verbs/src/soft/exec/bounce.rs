@@ -128,6 +128,10 @@ impl Sender {
     fn bounce_refused(&mut self, own: &Own, kind: FaultKind) -> Outcome {
         self.bounce_end();
         let Some(peer) = &self.peer else { return LOST };
+        // One that has failed meanwhile refuses all.
+        if !peer.is_open() {
+            return LOST;
+        }
         let status = match kind {
             FaultKind::Access => WcStatus::REM_ACCESS_ERR,
             FaultKind::Request => WcStatus::REM_INV_REQ_ERR,
@@ -173,7 +177,7 @@ mod tests {
 
     use super::AREA;
     use crate::calc::{Calc, DataType, ReduceOp};
-    use crate::{Access, Buffer, CompletionQueue, Context};
+    use crate::{Access, Buffer, CompletionQueue, Context, WcStatus};
 
     /// The memory of the next completion.
     fn done(cq: &mut CompletionQueue) -> Buffer {
@@ -261,7 +265,7 @@ mod tests {
                 break completion.status();
             }
         };
-        assert!(!status.is_success());
+        assert_eq!(status, WcStatus::RETRY_EXC_ERR);
         assert!(target.revoke().unwrap().iter().all(|byte| *byte == 0));
     }
 

@@ -234,6 +234,7 @@ impl Drop for SoftQp {
         let sender = self.sender.get_mut();
         sender.bounce_end();
         if let Some(srq) = self.spec.srq.as_ref().filter(|_| self.is_settled()) {
+            // Its number is not another's yet: closed ones are not given out again for long.
             srq.take_back(self.number());
         }
         if !self.is_settled() {

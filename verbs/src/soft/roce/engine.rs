@@ -153,10 +153,11 @@ impl Engine {
         // Before the memory may be another's, and before the peers are told.
         side.behind.settle();
         drop(inside);
-        let came = came.unwrap_or_else(|panic| resume_unwind(panic));
+        // Before anything is acknowledged.
         while let Some(qpn) = side.behind.take_lost() {
             port.lose(qpn, side);
         }
+        let came = came.unwrap_or_else(|panic| resume_unwind(panic));
         self.settle();
         match came {
             Ok(count) => {

@@ -232,7 +232,8 @@ impl Network {
 
     /// The thread ends, and what it did is done no more: the device fails.
     pub(super) fn give_up(&self) {
-        let home = self.with(|engine| engine.home.clone());
+        // What was asked for meanwhile is not carried out: that may panic again.
+        let home = lock(&self.engine).home.clone();
         home.fail();
         tracing::error!("the device has failed: its network thread has ended");
     }
