@@ -88,7 +88,7 @@ impl Stash {
 
     /// That message.
     pub(super) fn take_message(&mut self, due: Fields) -> Option<Message> {
-        let at = self.early.iter().position(|early| early.fields == due)?;
+        let at = self.early.iter().position(|early| early.fields == due && early.meant.is_none())?;
         self.remove(at).map(|early| early.contents)
     }
 }

@@ -122,7 +122,7 @@ impl<'a, T: Element> Shards<'a, T> {
     pub fn update(&mut self, update: impl FnOnce(&mut [T], &[T])) -> Result<(), CollectiveError> {
         let own = self.own();
         let (len, comm) = (self.block * self.comm.size(), self.comm);
-        let gradient = filled(&mut self.gradient, || comm.buffer(len))?.wait()?;
+        let gradient = filled(&mut self.gradient, || comm.needed(comm.buffer(len)))?.wait()?;
         let parameters = match &mut self.parameters {
             Some(whole) => &mut whole.wait()?[own.clone()],
             None => &mut self.shard[..own.len()],
@@ -208,14 +208,14 @@ impl<'a, T: Element> Shards<'a, T> {
 
     fn gradient_slot(&mut self) -> Result<&mut Slot<'a, CommBuffer<T>>, CollectiveError> {
         let (len, comm) = (self.block * self.comm.size(), self.comm);
-        filled(&mut self.gradient, || comm.buffer(len))
+        filled(&mut self.gradient, || comm.needed(comm.buffer(len)))
     }
 
     /// The place for all parameters, of which those of other ranks are not there yet where they were released.
     fn parameters_slot(&mut self) -> Result<&mut Slot<'a, CommBuffer<T>>, CollectiveError> {
         let (len, comm, shard) = (self.block * self.comm.size(), self.comm, &mut self.shard);
         filled(&mut self.parameters, || {
-            let mut whole = comm.buffer(len)?;
+            let mut whole = comm.needed(comm.buffer(len))?;
             whole[comm.block(len, comm.rank())].copy_from_slice(&mem::take(shard));
             Ok(whole)
         })

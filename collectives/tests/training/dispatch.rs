@@ -119,7 +119,6 @@ fn mistakes_are_told() {
     });
 }
 
-/// Whatever the numbers of rows are that come of a rank that is not alike: they are not added up beyond what there can be.
 /// A rank without memory for what others give it says so, and nobody waits for it.
 #[test]
 fn rows_for_which_there_is_no_memory_end_the_communicator() {
@@ -139,6 +138,7 @@ fn rows_for_which_there_is_no_memory_end_the_communicator() {
     });
 }
 
+/// Whatever the numbers of rows are that come of a rank that is not alike: they are not added up beyond what there can be.
 #[test]
 fn numbers_of_rows_that_can_not_be_are_refused() {
     for capacity in [None, Some(3)] {

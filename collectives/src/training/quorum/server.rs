@@ -163,10 +163,19 @@ enum Turn {
 
 impl<'a, T: Element> Client<'a, T> {
     fn new(comm: &'a Communicator, rank: usize, len: usize) -> Result<Self, CollectiveError> {
-        let (word, vector) = (Slot::Here(comm.buffer(1)?), Slot::Here(comm.buffer(len)?));
+        // Workers would wait for it.
+        let (word, vector) = (comm.needed(comm.buffer(1))?, comm.needed(comm.buffer(len))?);
+        let (word, vector) = (Slot::Here(word), Slot::Here(vector));
         let mut client = Client { comm, rank, turn: Turn::Joining, word, vector, since: 0 };
         client.word.start(|word| comm.start().within(comm.timeout()).recv(word, rank))?;
         Ok(client)
+    }
+
+    /// Tells a worker that it is served, which then waits for its answers as long as they take.
+    fn welcome(&mut self) -> Result<(), CollectiveError> {
+        let (comm, rank) = (self.comm, self.rank);
+        self.word.start(|word| comm.start().within(comm.timeout()).send(word, rank))?;
+        self.listen()
     }
 
     fn listen(&mut self) -> Result<(), CollectiveError> {
@@ -179,7 +188,7 @@ impl<'a, T: Element> Client<'a, T> {
     fn advance(&mut self) -> Result<bool, CollectiveError> {
         match self.turn {
             Turn::Joining | Turn::Word if self.word.test() => match self.word.wait()?[0] {
-                JOIN => self.listen()?,
+                JOIN => self.welcome()?,
                 GIVE => {
                     let (comm, rank) = (self.comm, self.rank);
                     self.vector.start(|vector| comm.start().within(comm.timeout()).recv(vector, rank))?;

@@ -37,14 +37,22 @@ enum Stage {
 }
 
 impl<'a, T: Element> Worker<'a, T> {
-    /// Joins the server on that rank, whose parameters are `len` elements.
+    /// Joins the server on that rank, whose parameters are `len` elements, and waits until that serves.
     ///
     /// # Errors
-    /// [`CollectiveError`].
+    /// [`CollectiveError`]; [`TimedOut`](CollectiveError::TimedOut) where that rank does not [serve](super::serve).
     pub fn new(comm: &'a Communicator, server: usize, len: usize) -> Result<Self, CollectiveError> {
         let (word, vector) = (Slot::Here(comm.buffer(1)?), Slot::Here(comm.buffer(len)?));
         let mut worker = Self { comm, server, word, vector, len, stage: Stage::Between };
         worker.say(JOIN)?;
+        // Who serves says so at once: what comes later may take long.
+        let word = worker.word.wait()?;
+        comm.recv(word, server)?;
+        if word[0] != JOIN {
+            let reason = format!("rank {server} sent something else than quorum::serve does: use that on it");
+            comm.abort(reason.clone());
+            return Err(CollectiveError::Aborted { rank: comm.rank() as u32, reason: reason.into() });
+        }
         Ok(worker)
     }
 
