@@ -53,5 +53,5 @@ pub(crate) use shares::Shares;
 pub(crate) use slots::Work;
 pub(crate) use slots::is_before;
 pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Readable, Step};
-pub(crate) use table::{Key, Table};
+pub(crate) use table::{Key, Seeds, Table};
 pub(crate) use threshold::Threshold;

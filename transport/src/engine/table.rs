@@ -1,10 +1,17 @@
 //! From keys to small values: a flat table of open addressing, which allocates only while it grows.
 //!
-//! Peers choose parts of keys. Where one lies follows from numbers that are this table's own, so that nobody can have many lie at
-//! one place.
+//! Peers choose parts of keys. Where one lies follows from numbers that nobody else knows, so that nobody can have many lie at one
+//! place.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+/// Random numbers that say where keys lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seeds(pub(crate) [u64; 2]);
+
+#[cfg(test)]
+impl Seeds {
+    /// As if they were drawn.
+    pub(crate) const SOME: Seeds = Seeds([0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03]);
+}
 
 /// A key of a [`Table`].
 pub(crate) trait Key: Copy + Eq {
@@ -13,9 +20,9 @@ pub(crate) trait Key: Copy + Eq {
 
     /// A number whose low bits say where it lies in a table with these numbers.
     #[inline(always)]
-    fn home(self, seeds: [u64; 2]) -> u64 {
+    fn home(self, Seeds([first, second]): Seeds) -> u64 {
         let [one, other] = self.words();
-        finish(fold(one ^ seeds[0], other ^ seeds[1]))
+        finish(fold(one ^ first, other ^ second))
     }
 }
 
@@ -24,13 +31,12 @@ pub(crate) trait Key: Copy + Eq {
 pub(crate) struct Table<K, V> {
     entries: Box<[Option<(K, V)>]>,
     used: usize,
-    seeds: [u64; 2],
+    seeds: Seeds,
 }
 
 impl<K: Key, V: Copy> Table<K, V> {
-    pub(crate) fn new() -> Self {
-        let random = RandomState::new();
-        Table { entries: empty(LEAST), used: 0, seeds: [random.hash_one(0), random.hash_one(1)] }
+    pub(crate) fn new(seeds: Seeds) -> Self {
+        Table { entries: empty(LEAST), used: 0, seeds }
     }
 
     #[inline]
@@ -147,8 +153,10 @@ mod tests {
     /// Keys of which peers choose one word, all alike but for some bits; and numbers in their order.
     #[test]
     fn no_keys_are_looked_for_long() {
-        for (shift, in_first) in (0..60).chain(0..60).flat_map(|shift| [(shift, true), (shift, false)]) {
-            let mut table = Table::new();
+        for (shift, in_first) in (0..60_u32).flat_map(|shift| [(shift, true), (shift, false)]) {
+            let seeds =
+                [u64::from(shift).wrapping_mul(0x9e37_79b9_7f4a_7c15), 0x0123_4567_89ab_cdef ^ u64::from(in_first)];
+            let mut table = Table::new(Seeds(seeds));
             for number in 0..1 << (64 - shift).min(12) {
                 table.insert(if in_first { [number << shift, 7] } else { [7, number << shift] }, ());
             }
@@ -161,7 +169,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_agrees_with_a_map(ops in proptest::collection::vec((0u32..40, any::<bool>()), 0..300)) {
-            let (mut table, mut map) = (Table::new(), BTreeMap::new());
+            let (mut table, mut map) = (Table::new(Seeds::SOME), BTreeMap::new());
             for (step, (key, add)) in ops.into_iter().enumerate() {
                 if add {
                     table.insert(key, step);

@@ -37,12 +37,10 @@ pub(super) struct Shared {
     stirred: bool,
     /// To be done as soon as this is not borrowed any more.
     leaving: Vec<Leaving>,
-    /// The task that drives the worker.
-    driver: Option<Waker>,
+    /// The tasks that drive the worker: one, or two while one takes over from another. `None` for one that does not sleep.
+    drivers: Slab<Option<Waker>>,
     /// Something was begun since the driver looked last.
     pub(super) poked: bool,
-    /// Tasks that drive it: one, or two while one takes over from another.
-    drivers: usize,
     /// All drivers have ended.
     pub(super) stopped: bool,
 }
@@ -84,12 +82,13 @@ impl Key for EndpointKey {
 impl Shared {
     pub(super) fn new(mut worker: Worker) -> Self {
         worker.keep_notices();
+        let seeds = worker.seeds();
         Shared {
             worker,
             waits: Slab::new(),
-            by_op: Table::new(),
-            by_endpoint: Table::new(),
-            disowned: Table::new(),
+            by_op: Table::new(seeds),
+            by_endpoint: Table::new(seeds),
+            disowned: Table::new(seeds),
             accepted: VecDeque::new(),
             events: VecDeque::new(),
             ends: 0,
@@ -99,9 +98,8 @@ impl Shared {
             listening: Slab::new(),
             stirred: false,
             leaving: Vec::new(),
-            driver: None,
+            drivers: Slab::new(),
             poked: false,
-            drivers: 0,
             stopped: false,
         }
     }
@@ -215,16 +213,18 @@ impl Shared {
         self.stirred |= std::mem::take(&mut self.crowded);
     }
 
-    pub(super) fn set_driver(&mut self, waker: Waker) {
-        let before = self.driver.replace(waker);
+    pub(super) fn set_driver(&mut self, driver: usize, waker: Waker) {
+        let before = self.drivers.get_mut(driver).and_then(|sleeping| sleeping.replace(waker));
         self.leaving.extend(before.map(Leaving::Drop));
     }
 
-    /// A driver has ended: if it was the last one all who wait are told.
-    pub(super) fn stop(&mut self) {
-        self.drivers = self.drivers.saturating_sub(1);
-        if self.drivers > 0 {
-            return;
+    /// A driver has ended. If it was the last one, or the worker can not go on, all who wait are told.
+    pub(super) fn stop(&mut self, driver: usize, is_over: bool) {
+        let waker = self.drivers.try_remove(driver).flatten();
+        self.leaving.extend(waker.map(Leaving::Drop));
+        if !is_over && !self.drivers.is_empty() {
+            // It may have slept on, relying on the other.
+            return self.poke();
         }
         self.stopped = true;
         for (_, wait) in &mut self.waits {
@@ -236,15 +236,15 @@ impl Shared {
     }
 
     /// The worker is driven, again perhaps.
-    pub(super) fn start(&mut self) {
-        self.drivers += 1;
+    pub(super) fn start(&mut self) -> usize {
         self.stopped = false;
+        self.drivers.insert(None)
     }
 
     /// Wakes the driver: there is something new to poll for.
     pub(super) fn poke(&mut self) {
         self.poked = true;
-        self.leaving.extend(self.driver.take().map(Leaving::Wake));
+        self.leaving.extend(self.drivers.iter_mut().filter_map(|(_, waker)| waker.take()).map(Leaving::Wake));
     }
 
     /// Wakes a task with the next event; gives where it stands, which is where it stood before.
@@ -293,8 +293,9 @@ impl Shared {
             Event::Accepted { ep, .. } => return self.accepted.push_back(*ep),
             Event::Connected { ep } | Event::Closed { ep, .. } => {
                 if matches!(event, Event::Closed { .. }) {
-                    // Nobody need accept it any more.
+                    // Nobody need accept it any more, and what a device has kept does not come back.
                     self.accepted.retain(|accepted| accepted != ep);
+                    self.disowned.retain(|OpKey(op), ()| op.index != ep.index);
                 }
                 let key = EndpointKey(*ep);
                 if let Some(place) = self.by_endpoint.get(key) {
@@ -330,7 +331,7 @@ impl Shared {
                 self.drop_end();
             }
         }
-        let notice = if let Event::Notified { .. } = &event { self.worker.last_notice() } else { None };
+        let notice = if event.is_notice() { self.worker.last_notice() } else { None };
         self.events.push_back((event, notice));
         if self.events.len() - self.ends == MANY {
             self.worker.lend_short(true);
@@ -366,10 +367,21 @@ impl Shared {
         if matches!(event, Event::Matched { .. } | Event::ReceivedInto { .. }) {
             self.keep(event);
             self.stirred = true;
-        } else if event.withholds()
-            && let Some(op) = event.op()
-        {
-            self.disowned.insert(OpKey(op), ());
+        } else {
+            self.disown(&event);
+        }
+    }
+
+    /// Nobody is told of memory that an operation withholds: it is dropped when it comes back, or now.
+    pub(super) fn disown(&mut self, event: &Event) {
+        let Some(op) = event.op().filter(|_| event.withholds()) else { return };
+        let is_back = |(event, _): &(Event, _)| matches!(event, Event::Released { op: of, .. } if *of == op);
+        match self.events.iter().position(is_back) {
+            Some(place) => {
+                self.events.remove(place);
+                self.ends -= 1;
+            }
+            None => self.disowned.insert(OpKey(op), ()),
         }
     }
 

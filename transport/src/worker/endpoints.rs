@@ -8,9 +8,9 @@ use slab::Slab;
 use super::endpoint::Endpoint;
 use super::ids::EndpointId;
 use super::work_id::SHARED_RECEIVE;
-use crate::engine::{Key, PeerTerms, Table};
+use crate::engine::{Key, PeerTerms, Seeds, Table};
 
-/// A queue pair's number. They are unpredictable, so that their low bits spread well.
+/// A queue pair's number. They are unpredictable, but for six bits that all of a device have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QpKey(u32);
 
@@ -22,7 +22,7 @@ impl Key for QpKey {
 
     /// Numbers are those of this side's devices, and looked for with each message.
     #[inline(always)]
-    fn home(self, _: [u64; 2]) -> u64 {
+    fn home(self, _: Seeds) -> u64 {
         u64::from(self.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 }
@@ -36,8 +36,8 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    pub(crate) fn new() -> Self {
-        Endpoints { slots: Slab::new(), by_qpn: Table::new(), generation: 0 }
+    pub(crate) fn new(seeds: Seeds) -> Self {
+        Endpoints { slots: Slab::new(), by_qpn: Table::new(seeds), generation: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {

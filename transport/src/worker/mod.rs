@@ -63,7 +63,7 @@ pub use rails::Rail;
 pub use seen::{Counters, DatagramState, Explanation, History, Metrics, RailState, Traffic};
 
 use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
-use crate::engine::{Calls, Inbox, Policy, RemoteMemory, Shares, Table};
+use crate::engine::{Calls, Inbox, Policy, RemoteMemory, Seeds, Shares, Table};
 use datagram::Datagrams;
 use delivery::Body;
 use ending::Withheld;
@@ -123,6 +123,8 @@ pub struct Worker {
     shares: Shares,
     calls: Calls<Payload>,
     streams: Table<StreamKey, Halves>,
+    /// For tables of keys of which peers choose a part.
+    seeds: Seeds,
     counter_table: CounterTable,
     deadlines: Deadlines,
     timers: timers::Timers,
@@ -196,13 +198,15 @@ impl Worker {
         let (completions, receives) = config.capacity();
         let cq = within("completion queue entries", completions, attributes.max_cqe)?;
         let cq = context.create_cq_on(cq, &channel)?;
+        let random = || getrandom::u64().map_err(|error| system("draw a random number")(error.into()));
+        let seeds = Seeds([random()?, random()?]);
         let settings = Settings {
             connect: config.connect_timeout,
             guest: config.guest(),
             hello: config.hello_timeout,
             key,
             keepalive: Keepalive::new(config.keepalive, config.detection, config.recovery),
-            seed: getrandom::u64().map_err(|error| system("draw a random number")(error.into()))?,
+            seed: random()?,
         };
         let messages = (!config.recovery.is_zero()).then_some(completions);
         let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints, messages)?;
@@ -223,6 +227,7 @@ impl Worker {
             hold_long: config.unmatched != Unmatched::Deliver,
             longest: pool.longest(),
             orphans: usize::try_from(config.capacity().1).unwrap_or(usize::MAX),
+            seeds,
         };
         // Without rails, queue pairs are made on the first port.
         let first = || context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer));
@@ -230,7 +235,7 @@ impl Worker {
         Ok(Worker {
             cq,
             ready: VecDeque::with_capacity(256),
-            endpoints: Endpoints::new(),
+            endpoints: Endpoints::new(seeds),
             inbox: Inbox::new(policy),
             slabs: EagerSlabs::new(&pd, shared, config.slab_bytes()),
             frame: vec![0; config.slab_bytes()].into(),
@@ -252,9 +257,10 @@ impl Worker {
             in_place_from: config.in_place.unwrap_or(setup::in_place_from(fabric)),
             shares: Shares::new(config.slots().own, config.window, config.slots().shared),
             calls: Calls::new(),
-            streams: Table::new(),
+            streams: Table::new(seeds),
+            seeds,
             counter_table: CounterTable::default(),
-            deadlines: Deadlines::new(),
+            deadlines: Deadlines::new(seeds),
             timers: timers::Timers::default(),
             withheld: VecDeque::new(),
             starved: VecDeque::new(),

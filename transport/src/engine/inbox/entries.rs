@@ -4,7 +4,7 @@
 use slab::Slab;
 
 use super::{Peer, Posted};
-use crate::engine::table::{Key, Table};
+use crate::engine::table::{Key, Seeds, Table};
 use crate::engine::wire::{Envelope, Offer};
 
 /// A message that came. Never given twice: what is said of one that is gone is meant for no other.
@@ -27,8 +27,13 @@ pub(super) struct Entry<M, B> {
     pub(super) envelope: Envelope,
     pub(super) len: u64,
     pub(super) stage: Stage<M, B>,
+    /// Its peer is gone: no receive takes it any more.
+    pub(super) is_orphan: bool,
+    /// The number of its offer, if it came as one.
+    offer: Option<u32>,
     serial: u32,
-    /// The next of its channel.
+    /// Its neighbours in its channel.
+    before: u32,
     next: u32,
     /// Its neighbours among the free ones, if it is one.
     free: Option<(u32, u32)>,
@@ -72,6 +77,8 @@ type Ends = (u32, u32);
 pub(super) struct Entries<M, B> {
     slots: Slab<Entry<M, B>>,
     chains: Table<Chain, Ends>,
+    /// Those that came as offers, by their peers' numbers.
+    offers: Table<OfferKey, u32>,
     free: Ends,
     serial: u32,
 }
@@ -82,19 +89,34 @@ struct Chain {
     channel: Envelope,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OfferKey(Peer, u32);
+
+impl Key for OfferKey {
+    fn words(self) -> [u64; 2] {
+        [self.0.0, self.1.into()]
+    }
+}
+
 const NONE: u32 = u32::MAX;
 
 impl Key for Chain {
     fn words(self) -> [u64; 2] {
         let Envelope { class, port, tag } = self.channel;
-        // Of peers there are fewer than 2^40.
-        [self.peer.0 ^ u64::from(port) << 48 ^ (class as u64) << 40, tag]
+        // Ports are few enough to tell tags of one peer apart whatever they are.
+        [self.peer.0, tag ^ (u64::from(port) << 3 | class as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)]
     }
 }
 
 impl<M, B> Entries<M, B> {
-    pub(super) fn new() -> Self {
-        Entries { slots: Slab::new(), chains: Table::new(), free: (NONE, NONE), serial: 0 }
+    pub(super) fn new(seeds: Seeds) -> Self {
+        Entries {
+            slots: Slab::new(),
+            chains: Table::new(seeds),
+            offers: Table::new(seeds),
+            free: (NONE, NONE),
+            serial: 0,
+        }
     }
 
     #[inline]
@@ -123,6 +145,11 @@ impl<M, B> Entries<M, B> {
         !self.slots.is_empty() && self.chains.get(Chain { peer, channel: envelope.channel() }).is_some()
     }
 
+    /// What came as a peer's offer of that number.
+    pub(super) fn offered(&self, peer: Peer, id: u32) -> Option<EntryKey> {
+        self.offers.get(OfferKey(peer, id)).map(|index| self.key(index))
+    }
+
     /// The first message of a channel.
     pub(super) fn first(&self, peer: Peer, envelope: Envelope) -> Option<EntryKey> {
         let (first, _) = self.chains.get(Chain { peer, channel: envelope.channel() })?;
@@ -147,15 +174,23 @@ impl<M, B> Entries<M, B> {
     pub(super) fn push(&mut self, peer: Peer, envelope: Envelope, len: u64, stage: Stage<M, B>) -> EntryKey {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
-        let index = self.slots.insert(Entry { peer, envelope, len, stage, serial, next: NONE, free: None }) as u32;
         let chain = Chain { peer, channel: envelope.channel() };
-        match self.chains.get(chain) {
-            Some((first, last)) => {
-                self.slots[last as usize].next = index;
-                self.chains.insert(chain, (first, index));
-            }
-            None => self.chains.insert(chain, (index, index)),
+        let ends = self.chains.get(chain);
+        let before = ends.map_or(NONE, |(_, last)| last);
+        let offer = match &stage {
+            Stage::Offered(offer) | Stage::Wanted(offer, _) => Some(offer.id),
+            Stage::Reading(..) | Stage::Whole(..) | Stage::Lost => None,
+        };
+        let (is_orphan, next, free) = (false, NONE, None);
+        let entry = Entry { peer, envelope, len, stage, is_orphan, offer, serial, before, next, free };
+        let index = self.slots.insert(entry) as u32;
+        if let Some(id) = offer {
+            self.offers.insert(OfferKey(peer, id), index);
         }
+        if before != NONE {
+            self.slots[before as usize].next = index;
+        }
+        self.chains.insert(chain, (ends.map_or(index, |(first, _)| first), index));
         EntryKey { index, serial }
     }
 
@@ -164,19 +199,26 @@ impl<M, B> Entries<M, B> {
         self.get(key)?;
         self.claim(key);
         let entry = self.slots.try_remove(key.index as usize)?;
+        // A peer that lies may have given its number to another since.
+        if let Some(offer) = entry.offer.map(|id| OfferKey(entry.peer, id))
+            && self.offers.get(offer) == Some(key.index)
+        {
+            self.offers.remove(offer);
+        }
+        let Entry { before, next, .. } = entry;
+        if before != NONE {
+            self.slots[before as usize].next = next;
+        }
+        if next != NONE {
+            self.slots[next as usize].before = before;
+        }
         let chain = Chain { peer: entry.peer, channel: entry.envelope.channel() };
-        match self.chains.get(chain) {
-            Some((first, last)) if first == key.index && last == key.index => self.chains.remove(chain),
-            Some((first, last)) if first == key.index => self.chains.insert(chain, (entry.next, last)),
-            Some((first, last)) => {
-                let mut before = first;
-                while self.slots[before as usize].next != key.index {
-                    before = self.slots[before as usize].next;
-                }
-                self.slots[before as usize].next = entry.next;
-                self.chains.insert(chain, (first, if last == key.index { before } else { last }));
-            }
-            None => debug_assert!(false, "a message that is in no list"),
+        if let Some((first, last)) = self.chains.get(chain) {
+            let first = if first == key.index { next } else { first };
+            let last = if last == key.index { before } else { last };
+            if first == NONE { self.chains.remove(chain) } else { self.chains.insert(chain, (first, last)) }
+        } else {
+            debug_assert!(false, "a message that is in no list");
         }
         Some(entry)
     }

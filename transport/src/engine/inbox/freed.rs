@@ -68,8 +68,10 @@ impl<M, B> Inbox<M, B> {
             && let Stage::Reading(_, reader) = &mut entry.stage
         {
             *reader = Reader::Anyone(None);
-            self.entries.release(key);
-            self.rematch(key);
+            if !entry.is_orphan {
+                self.entries.release(key);
+                self.rematch(key);
+            }
         }
     }
 

@@ -16,6 +16,7 @@ pub(crate) use entries::EntryKey;
 pub(crate) use freed::Freed;
 pub(crate) use receives::{Fit, Pattern, Posted};
 
+use super::table::Seeds;
 use super::wire::{Class, Envelope, Offer};
 
 /// A connection, in its worker's numbering.
@@ -33,6 +34,7 @@ pub(crate) struct Policy {
     pub(crate) longest: u64,
     /// So many that are here, of connections that have ended, wait at most.
     pub(crate) orphans: usize,
+    pub(crate) seeds: Seeds,
 }
 
 /// What becomes of an eager message.
@@ -122,8 +124,8 @@ pub(crate) struct Inbox<M, B> {
 impl<M, B> Inbox<M, B> {
     pub(crate) fn new(policy: Policy) -> Self {
         Inbox {
-            receives: Receives::new(),
-            entries: Entries::new(),
+            receives: Receives::new(policy.seeds),
+            entries: Entries::new(policy.seeds),
             due: VecDeque::new(),
             freed: VecDeque::new(),
             stalled: Vec::new(),
@@ -296,7 +298,7 @@ impl<M, B> Inbox<M, B> {
             Reader::Receive(_) => (*offer, None),
             Reader::Anyone(later) => (*offer, Some(later.take())),
         };
-        let free = matches!(later, Some(None)) && entry.envelope.class == Class::Tagged;
+        let free = matches!(later, Some(None)) && entry.envelope.class == Class::Tagged && !entry.is_orphan;
         entry.stage = Stage::Whole(body, posted.or(later.flatten()));
         let (peer, envelope, len) = (entry.peer, entry.envelope, entry.len);
         if free {
@@ -332,8 +334,9 @@ impl<M, B> Inbox<M, B> {
             Stage::Offered(offer) | Stage::Wanted(offer, None) => offer.id == id,
             _ => false,
         };
-        let found = self.entries.iter().find(|(_, entry)| entry.peer == peer && is_it(&entry.stage));
-        let Some((key, envelope)) = found.map(|(key, entry)| (key, entry.envelope)) else { return false };
+        let Some(key) = self.entries.offered(peer, id) else { return false };
+        let Some(entry) = self.entries.get(key).filter(|entry| is_it(&entry.stage)) else { return false };
+        let envelope = entry.envelope;
         self.lose(key);
         self.advance(peer, envelope);
         true
@@ -376,9 +379,14 @@ impl<M, B> Inbox<M, B> {
             .collect();
         let of_peer = self.entries.iter_mut().filter(|entry| entry.peer == peer);
         left.extend(of_peer.filter_map(|entry| match &mut entry.stage {
-            Stage::Reading(_, Reader::Anyone(later)) => later.take(),
+            Stage::Reading(_, reader) => {
+                entry.is_orphan = true;
+                if let Reader::Anyone(later) = reader { later.take() } else { None }
+            }
             _ => None,
         }));
+        let orphans: Vec<_> = self.entries.free().filter(|(_, entry)| entry.is_orphan).map(|(key, _)| key).collect();
+        orphans.into_iter().for_each(|key| self.entries.claim(key));
         for (key, envelope) in gone {
             left.extend(self.lose(key));
             self.advance(peer, envelope);

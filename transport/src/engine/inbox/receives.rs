@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use super::Peer;
-use crate::engine::table::{Key, Table};
+use crate::engine::table::{Key, Seeds, Table};
 
 /// Which messages a receive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +96,10 @@ impl Key for Exact {
 }
 
 impl<M> Receives<M> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(seeds: Seeds) -> Self {
         Receives {
             slots: Slab::new(),
-            exact: Table::new(),
+            exact: Table::new(seeds),
             anyones: 0,
             masked: VecDeque::new(),
             by_op: VecDeque::new(),
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_hundred_thousand_receives_are_cancelled_in_any_order() {
         const COUNT: u64 = 100_000;
-        let mut receives = Receives::new();
+        let mut receives = Receives::new(Seeds::SOME);
         (0..COUNT).for_each(|op| receives.push(posted(op, Some(1), op % 3, u64::MAX)));
         // The last first, then those in the middle.
         for op in (0..COUNT).rev().filter(|op| op % 2 == 0).chain((0..COUNT).filter(|op| op % 2 == 1)) {
@@ -282,7 +282,7 @@ mod tests {
         /// Against a plain list, in which the first of each kind stands for what was posted first.
         #[test]
         fn whatever_is_posted_is_taken_or_cancelled_once(steps in prop::collection::vec(step(), 1..400)) {
-            let mut receives = Receives::new();
+            let mut receives = Receives::new(Seeds::SOME);
             let mut model: Vec<Posted<()>> = Vec::new();
             for step in steps {
                 match step {

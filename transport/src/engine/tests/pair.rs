@@ -57,7 +57,13 @@ impl Pair {
             };
             Side {
                 link: Link::new(&config),
-                inbox: Inbox::new(Policy { hold_short: false, hold_long: hold_offers, longest: LONGEST, orphans: 4 }),
+                inbox: Inbox::new(Policy {
+                    hold_short: false,
+                    hold_long: hold_offers,
+                    longest: LONGEST,
+                    orphans: 4,
+                    seeds: Seeds::SOME,
+                }),
                 reading: BTreeMap::new(),
                 gathering: BTreeMap::new(),
                 slots: window + RESERVED_SLOTS,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::engine::{Key, Table};
+use crate::engine::{Key, Seeds, Table};
 use crate::worker::ids::OpId;
 
 /// The times of all operations that have one.
@@ -26,8 +26,8 @@ impl Key for Number {
 }
 
 impl Deadlines {
-    pub(in crate::worker) fn new() -> Self {
-        Deadlines { due: Table::new(), heap: BinaryHeap::new() }
+    pub(in crate::worker) fn new(seeds: Seeds) -> Self {
+        Deadlines { due: Table::new(seeds), heap: BinaryHeap::new() }
     }
 
     #[inline(always)]
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_has_ended_has_no_deadline_and_takes_no_memory() {
-        let mut deadlines = Deadlines::new();
+        let mut deadlines = Deadlines::new(Seeds::SOME);
         let hour = Duration::from_secs(3600);
         deadlines.set(op(1), Duration::from_secs(1));
         for number in 2..100_000 {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_earliest_counts_and_each_once() {
-        let mut deadlines = Deadlines::new();
+        let mut deadlines = Deadlines::new(Seeds::SOME);
         let second = Duration::from_secs(1);
         for (number, due) in [(1, 5), (2, 3), (1, 2), (1, 4), (3, 9)] {
             deadlines.set(op(number), due * second);

@@ -4,7 +4,7 @@ use qpair_verbs::Local;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
-use crate::engine::{Class, Envelope, RemoteMemory};
+use crate::engine::{Class, Envelope, RemoteMemory, Seeds};
 use crate::worker::Worker;
 use crate::worker::error::{OneSidedError, OneSidedFailure, SendCopyError};
 use crate::worker::event::{Event, Returned};
@@ -198,8 +198,13 @@ impl Worker {
 
     /// From now on [`last_notice`](Worker::last_notice) gives what it says.
     pub(crate) fn keep_notices(&mut self) {
-        let before = self.ready.iter().filter(|event| matches!(event, Event::Notified { .. })).count();
+        let before = self.ready.iter().filter(|event| event.is_notice()).count();
         self.notices.get_or_insert_with(|| std::iter::repeat_n(None, before).collect());
+    }
+
+    /// For tables of what belongs to it.
+    pub(crate) fn seeds(&self) -> Seeds {
+        self.seeds
     }
 
     /// Whether short messages take their peers' windows until they are dropped, and notifications until their
@@ -208,7 +213,7 @@ impl Worker {
         self.lends_from = if lends { 0 } else { self.config.lends_from() };
     }
 
-    /// What has the window of the [`Event::Notified`] that was polled last.
+    /// What has the window of the [`Event::Notified`], or of the [`Event::StreamEnded`], that was polled last.
     pub(crate) fn last_notice(&mut self) -> Option<Message> {
         self.notice.take()
     }
