@@ -15,9 +15,9 @@ use crate::worker::{Armed, WorkerError};
 /// Drives the worker until it can not go on.
 pub(super) async fn drive(shared: Rc<RefCell<Shared>>, mut sleeper: impl Sleeper, spins: u32) -> DriveResult {
     let mut idle = 0;
-    with(&shared, Shared::start);
+    let driver = with(&shared, Shared::start);
     // Also when this is dropped: nobody shall wait for what does not come.
-    let _stop = Stop(&shared);
+    let mut stop = Stop { shared: &shared, driver, is_over: false };
     let ended = loop {
         match with(&shared, Shared::advance) {
             Ok(true) => idle = 0,
@@ -28,20 +28,26 @@ pub(super) async fn drive(shared: Rc<RefCell<Shared>>, mut sleeper: impl Sleeper
             give_way().await;
             continue;
         }
-        match nap(&shared, &mut sleeper).await {
+        match nap(&shared, driver, &mut sleeper).await {
             Ok(()) => idle = 0,
             Err(error) => break error,
         }
     };
+    stop.is_over = true;
     Err(ended)
 }
 
 /// The end of a driver.
-struct Stop<'s>(&'s RefCell<Shared>);
+struct Stop<'s> {
+    shared: &'s RefCell<Shared>,
+    driver: usize,
+    /// The worker can not go on.
+    is_over: bool,
+}
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        with(self.0, Shared::stop);
+        with(self.shared, |shared| shared.stop(self.driver, self.is_over));
     }
 }
 
@@ -59,7 +65,7 @@ async fn give_way() {
 }
 
 /// Sleeps until the worker has something to do, or is given something.
-async fn nap(shared: &Rc<RefCell<Shared>>, sleeper: &mut impl Sleeper) -> DriveResult {
+async fn nap(shared: &Rc<RefCell<Shared>>, driver: usize, sleeper: &mut impl Sleeper) -> DriveResult {
     let (armed, fd) = with(shared, |shared| -> Result<_, WorkerError> {
         let copy = |source| WorkerError::System { what: "copy a descriptor", source };
         Ok((shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?))
@@ -69,7 +75,7 @@ async fn nap(shared: &Rc<RefCell<Shared>>, sleeper: &mut impl Sleeper) -> DriveR
     poll_fn(|context| {
         let waker = context.waker().clone();
         let poked = with(shared, |shared| {
-            shared.set_driver(waker);
+            shared.set_driver(driver, waker);
             shared.poked
         });
         if poked {

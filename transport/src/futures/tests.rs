@@ -418,6 +418,40 @@ fn a_peer_whose_events_nobody_takes_is_held_up() {
     }
 }
 
+/// Each is opened and over with one message that has nothing for the application.
+#[test]
+fn a_peer_whose_streams_nobody_takes_is_held_up() {
+    let few = || AsyncWorker::new(Worker::new(Config::default().window(4)).unwrap());
+    for is_reset in [false, true] {
+        let (a, b) = (few(), few());
+        let others = driven(&[&a, &b]);
+        let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+        let main = async move {
+            let ep = a.connect(address).await.unwrap();
+            b.accept().await.unwrap();
+            let mut sent = 0;
+            for _ in 0..3000 {
+                let over = a.with(|worker| {
+                    let stream = worker.open_one_way_stream(ep).unwrap();
+                    if is_reset {
+                        worker.stream_reset(stream, 7).map(drop)
+                    } else {
+                        worker.stream_finish(stream, &b""[..]).map(drop)
+                    }
+                });
+                sent += u32::from(over.is_ok());
+                for side in [&a, &b] {
+                    shared::with(side.shared(), shared::Shared::advance).unwrap();
+                }
+            }
+            let next = || shared::with(b.shared(), shared::Shared::next_event);
+            let held = std::iter::from_fn(next).count();
+            assert!(sent > 1000 && (1024..1300).contains(&held), "{sent} sent, {held} held");
+        };
+        run(main, others);
+    }
+}
+
 #[test]
 fn a_connection_that_ended_is_not_accepted_any_more() {
     let (a, b) = (worker(), worker());

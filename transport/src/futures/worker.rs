@@ -39,7 +39,7 @@ impl AsyncWorker {
     }
 
     /// Makes all other futures go on: to be run as a task of its own, for as long as any is wanted. It ends only when the
-    /// worker can not go on. When it has ended or is dropped, those who wait get [`Refused::Stopped`].
+    /// worker can not go on. When it has ended or is dropped, and no other drives, those who wait get [`Refused::Stopped`].
     pub fn drive<S: Sleeper>(&self, sleeper: S) -> impl Future<Output = Result<(), WorkerError>> + use<S> {
         drive(self.shared.clone(), sleeper, SPINS)
     }
@@ -170,7 +170,12 @@ impl AsyncWorker {
     ) -> Result<Message, Failed> {
         let op = self.begin_send(payload.into(), |worker, payload| worker.request(ep, handler, payload)).await?;
         match self.finish(op).await? {
-            Event::Response { message, .. } => Ok(message),
+            event @ Event::Response { .. } => {
+                // The payload is dropped once the peer lets go of it.
+                with(&self.shared, |shared| shared.disown(&event));
+                let Event::Response { message, .. } = event else { return Err(Failed::bare(Refused::Strange)) };
+                Ok(message)
+            }
             _ => Err(Failed::bare(Refused::Strange)),
         }
     }
@@ -251,9 +256,10 @@ impl AsyncWorker {
 
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
     /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
-    /// connections ([`Event::Closed`]), of those that peers made and that came to nothing ([`Event::Rejected`]), and long messages
-    /// that wait for a receive ([`Event::Offered`]). Of the last three kinds the newest 1024 are kept, for there is no end to
-    /// them where nobody asks; of the others, beyond a thousand, as many as the windows of their connections let through.
+    /// connections ([`Event::Closed`]), of those that peers made and that came to nothing ([`Event::Rejected`]), long messages
+    /// that wait for a receive ([`Event::Offered`]), and memory that comes back of operations that failed and withheld it
+    /// ([`Event::Released`]). Of the last four kinds the newest 1024 are kept, together, for there is no end to them where nobody
+    /// asks; of the others, beyond a thousand, as many as the windows of their connections let through.
     ///
     /// # Errors
     /// [`Refused::Stopped`], after those that came before.

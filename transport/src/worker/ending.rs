@@ -120,7 +120,7 @@ impl Worker {
     #[cold]
     pub(super) fn take_all(&mut self) -> Result<(), WorkerError> {
         let mut taken = std::mem::take(&mut self.ready);
-        // What notifications have of windows goes along with them.
+        // What notices have of windows goes along with them.
         let mut notices = self.notices.as_mut().map(std::mem::take).unwrap_or_default();
         let mut result = Ok(());
         let most = self.config.capacity().0;
@@ -132,7 +132,7 @@ impl Worker {
             self.cut_short = false;
             match self.reap() {
                 Ok(Some(event)) => {
-                    if let Event::Notified { .. } = event {
+                    if event.is_notice() {
                         notices.push_back(self.notice.take());
                     }
                     taken.push_back(event);

@@ -245,6 +245,11 @@ impl Event {
         }
     }
 
+    /// True if a message of its own came that it does not hand out.
+    pub(crate) fn is_notice(&self) -> bool {
+        matches!(self, Event::Notified { .. } | Event::StreamEnded { .. })
+    }
+
     /// True if memory of the operation that it ends is to come back later.
     pub(crate) fn withholds(&self) -> bool {
         let (Event::Failed { returned, .. } | Event::Response { returned, .. }) = self else { return false };

@@ -57,7 +57,7 @@ impl Worker {
     fn next_ready(&mut self) -> Option<Event> {
         let event = self.ready.pop_front()?;
         if let Some(notices) = &mut self.notices
-            && matches!(event, Event::Notified { .. })
+            && event.is_notice()
         {
             self.notice = notices.pop_front().flatten();
         }
@@ -179,7 +179,7 @@ impl Worker {
         for _ in 0..ROUNDS {
             self.cut_short = false;
             if let Some(event) = self.reap()? {
-                if let (Event::Notified { .. }, Some(notices)) = (&event, &mut self.notices) {
+                if let Some(notices) = self.notices.as_mut().filter(|_| event.is_notice()) {
                     notices.push_front(self.notice.take());
                 }
                 self.ready.push_front(event);

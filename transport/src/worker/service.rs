@@ -146,11 +146,12 @@ impl Worker {
             Stage::Ending { since, .. } => {
                 let late = now.saturating_sub(since) >= FLUSH_LIMIT;
                 // A GPU that copies is waited for: its memory is the application's.
+                // The program may not have polled all the while: what the device gave back is no more with it.
+                if late && let Err(error) = self.take_all() {
+                    tracing::warn!(%error, "a connection ends, and not all that its device gave back could be taken");
+                }
+                let Some(endpoint) = self.endpoints.at(index) else { return };
                 if late && !(endpoint.is_with_nobody() && self.staging.takes_from(endpoint.id)) {
-                    // The program may not have polled all the while: what the device gave back is no more with it.
-                    if let Err(error) = self.take_all() {
-                        tracing::warn!(%error, "a connection ends, and not all that its device gave back could be taken");
-                    }
                     self.remove(index);
                 } else {
                     self.settle(index);

@@ -168,7 +168,7 @@ fn a_waker_may_use_the_worker_when_it_is_dropped() {
     // Of one that is over.
     let mut receiving = Box::pin(a.recv(Source::Any, Tag(1)));
     begin(receiving.as_mut(), &in_the_end());
-    shared::with(a.shared(), shared::Shared::stop);
+    shared::with(a.shared(), |shared| shared.stop(0, true));
     assert_eq!(dropped(), 5);
     assert!(receiving.as_mut().poll(&mut Context::from_waker(&in_the_end())).is_ready());
     assert_eq!(dropped(), 6);

@@ -229,7 +229,7 @@ impl Worker {
         let part = Part::of(envelope);
         let broken = message.is_none() || matches!(part, Part::Missing { .. });
         if halves.received == Half::Open {
-            self.hand_out_part(stream, part, message.filter(|_| !broken));
+            self.hand_out_part(stream, part, message, broken);
         }
         let received = match part.is_last() {
             true => Half::Over,
@@ -248,20 +248,31 @@ impl Worker {
         true
     }
 
-    /// The next part of a stream for the application; `None`: it is missing.
-    fn hand_out_part(&mut self, stream: StreamId, part: Part, message: Option<Message>) {
-        let Some(message) = message else {
-            return self.ready.push_back(Event::StreamEnded { stream, end: StreamEnd::Broken });
-        };
-        if part == Part::Data || (part == Part::Finish && !message.is_empty()) {
-            self.ready.push_back(Event::StreamData { stream, message });
+    /// The next part of a stream for the application; `is_broken`: it is missing, and the message, if there is one, says so.
+    fn hand_out_part(&mut self, stream: StreamId, part: Part, message: Option<Message>, is_broken: bool) {
+        if is_broken {
+            return self.end_stream(stream, StreamEnd::Broken, message);
         }
         let end = match part {
-            Part::Data | Part::Missing { .. } => return,
-            Part::Finish => StreamEnd::Finished,
-            Part::Reset(reason) => StreamEnd::Reset(reason),
+            Part::Data | Part::Missing { .. } => None,
+            Part::Finish => Some(StreamEnd::Finished),
+            Part::Reset(reason) => Some(StreamEnd::Reset(reason)),
         };
+        let mut message = message;
+        if let Some(data) = message.take_if(|data| part == Part::Data || (part == Part::Finish && !data.is_empty())) {
+            self.ready.push_back(Event::StreamData { stream, message: data });
+        }
+        if let Some(end) = end {
+            self.end_stream(stream, end, message);
+        }
+    }
+
+    /// Tells the end of a stream, which a message of its own may have told.
+    fn end_stream(&mut self, stream: StreamId, end: StreamEnd, message: Option<Message>) {
         self.ready.push_back(Event::StreamEnded { stream, end });
+        if let Some(notices) = &mut self.notices {
+            notices.push_back(message);
+        }
     }
 
     /// A queued message was taken back. If it was part of a stream, the peer is told in its place that it is missing.

@@ -159,7 +159,9 @@ fn notifications_keep_their_windows_wherever_they_are_taken() {
         for value in 0..4 {
             worker.notify(ep, Notice::Value(value)).unwrap();
         }
+        let start = Instant::now();
         while worker.ready.len() < 4 {
+            assert!(start.elapsed() < PATIENCE, "they do not come");
             worker.take_all().unwrap();
         }
         for value in 0..4 {
