@@ -194,8 +194,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as the counts say. If a rank
-    /// gives another number than is expected of it, both are named.
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as the counts say, or this rank gives
+    /// itself another number than it gets from itself. If a rank gives another number than is expected of it, both are named.
     pub fn all_to_all_v<T: Element, L: Location>(
         &self,
         input: &mut CommBuffer<T, L>,

@@ -34,7 +34,7 @@ pub struct Plan {
     pub spec: Spec,
     /// The name of the algorithm that made it, for people.
     pub algorithm: String,
-    /// What each rank does, by rank.
+    /// What each rank does, by rank. Of a plan that is read there are 65,536 at most.
     #[serde(deserialize_with = "programs")]
     pub programs: Vec<Program>,
 }

@@ -75,7 +75,8 @@ impl<'a, T: Element> Dispatch<'a, T> {
     /// tokens, or none.
     ///
     /// # Errors
-    /// [`DispatchError`].
+    /// [`DispatchError`]. Where this rank has no memory for what others give it the communicator ends, so that nobody waits for it:
+    /// [`RankFailed`](CollectiveError::RankFailed).
     pub fn route(&mut self, tokens: &[T], experts: &[usize]) -> Result<Routed<'_, 'a, T>, DispatchError> {
         let expected = experts.len().saturating_mul(self.width);
         if tokens.len() != expected {

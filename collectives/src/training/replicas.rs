@@ -17,7 +17,7 @@ use crate::error::CollectiveError;
 /// ```
 ///
 /// # Errors
-/// [`CollectiveError`].
+/// [`CollectiveError`]; [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
 pub fn broadcast_parameters<T: Element>(
     comm: &Communicator,
     tensors: &mut [&mut [T]],
@@ -30,7 +30,7 @@ pub fn broadcast_parameters<T: Element>(
 /// drifted apart, or statistics of batches. The tensors of other ranks stay as they are.
 ///
 /// # Errors
-/// [`CollectiveError`].
+/// [`CollectiveError`]; [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
 pub fn reduce_checkpoint<T: Element>(
     comm: &Communicator,
     tensors: &mut [&mut [T]],

@@ -191,7 +191,7 @@ impl<'a, T: Element> Shards<'a, T> {
     /// Collects the shards of all ranks on `root`, which gets the parameters; the others get `None`.
     ///
     /// # Errors
-    /// [`CollectiveError`].
+    /// [`CollectiveError`]; [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
     pub fn checkpoint(&mut self, root: usize) -> Result<Option<Vec<T>>, CollectiveError> {
         let padded = self.comm.block(self.block * self.comm.size(), self.comm.rank());
         let is_root = self.comm.rank() == root;

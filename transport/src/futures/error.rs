@@ -39,7 +39,7 @@ pub enum Refused {
     /// A connection did not come up, or ended.
     #[error(transparent)]
     Closed(#[from] CloseReason),
-    /// The worker can not go on: the task that drives it has ended, and tells why, or was dropped.
+    /// The worker can not go on: the task that drives it has ended, and tells why, or was dropped, and no other drives it.
     #[error("nobody drives the worker any more; see the result of AsyncWorker::drive")]
     Stopped,
     /// What followed was not what follows such an operation.
