@@ -15,7 +15,7 @@ impl Seeds {
 
 /// A key of a [`Table`].
 pub(crate) trait Key: Copy + Eq {
-    /// Two numbers that it stands for: no other key has both.
+    /// Two numbers that it stands for. Nobody can choose many keys that have both alike.
     fn words(self) -> [u64; 2];
 
     /// A number whose low bits say where it lies in a table with these numbers.

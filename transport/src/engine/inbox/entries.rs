@@ -103,8 +103,8 @@ const NONE: u32 = u32::MAX;
 impl Key for Chain {
     fn words(self) -> [u64; 2] {
         let Envelope { class, port, tag } = self.channel;
-        // Ports are few enough to tell tags of one peer apart whatever they are.
-        [self.peer.0, tag ^ (u64::from(port) << 3 | class as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)]
+        // Of one peer all are different, whatever port and tag it chooses.
+        [self.peer.0 ^ u64::from(port) << 48 ^ (class as u64) << 40, tag]
     }
 }
 
@@ -294,5 +294,25 @@ impl<M, B> Entries<M, B> {
 
     fn is_later(&self, one: u32, other: u32) -> bool {
         one.wrapping_sub(other) < u32::MAX / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::wire::Class;
+
+    /// They choose ports and tags.
+    #[test]
+    fn no_two_channels_of_a_peer_lie_at_one_place_whatever_the_numbers_drawn() {
+        let words =
+            |class, port, tag| Chain { peer: Peer(7 | 3 << 32), channel: Envelope { class, port, tag } }.words();
+        let mut seen: Vec<_> = (0..=u16::MAX)
+            .flat_map(|port| [Class::Active, Class::Request].map(|class| words(class, port, 5)))
+            .collect();
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
     }
 }
