@@ -367,14 +367,13 @@ impl Shared {
         if matches!(event, Event::Matched { .. } | Event::ReceivedInto { .. }) {
             self.keep(event);
             self.stirred = true;
-        } else {
-            self.disown(&event);
+        } else if let Some(op) = event.op().filter(|_| event.withholds()) {
+            self.disown(op);
         }
     }
 
     /// Nobody is told of memory that an operation withholds: it is dropped when it comes back, or now.
-    pub(super) fn disown(&mut self, event: &Event) {
-        let Some(op) = event.op().filter(|_| event.withholds()) else { return };
+    pub(super) fn disown(&mut self, op: OpId) {
         let is_back = |(event, _): &(Event, _)| matches!(event, Event::Released { op: of, .. } if *of == op);
         match self.events.iter().position(is_back) {
             Some(place) => {

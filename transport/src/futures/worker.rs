@@ -170,10 +170,11 @@ impl AsyncWorker {
     ) -> Result<Message, Failed> {
         let op = self.begin_send(payload.into(), |worker, payload| worker.request(ep, handler, payload)).await?;
         match self.finish(op).await? {
-            event @ Event::Response { .. } => {
+            Event::Response { op, message, returned, .. } => {
                 // The payload is dropped once the peer lets go of it.
-                with(&self.shared, |shared| shared.disown(&event));
-                let Event::Response { message, .. } = event else { return Err(Failed::bare(Refused::Strange)) };
+                if matches!(returned, Returned::Withheld) {
+                    with(&self.shared, |shared| shared.disown(op));
+                }
                 Ok(message)
             }
             _ => Err(Failed::bare(Refused::Strange)),

@@ -249,7 +249,7 @@ impl Worker {
     }
 
     /// The next part of a stream for the application; `is_broken`: it is missing, and the message, if there is one, says so.
-    fn hand_out_part(&mut self, stream: StreamId, part: Part, message: Option<Message>, is_broken: bool) {
+    fn hand_out_part(&mut self, stream: StreamId, part: Part, mut message: Option<Message>, is_broken: bool) {
         if is_broken {
             return self.end_stream(stream, StreamEnd::Broken, message);
         }
@@ -258,7 +258,6 @@ impl Worker {
             Part::Finish => Some(StreamEnd::Finished),
             Part::Reset(reason) => Some(StreamEnd::Reset(reason)),
         };
-        let mut message = message;
         if let Some(data) = message.take_if(|data| part == Part::Data || (part == Part::Finish && !data.is_empty())) {
             self.ready.push_back(Event::StreamData { stream, message: data });
         }
