@@ -140,16 +140,21 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use crate::sync::Ordering;
-    use crate::{Access, Context, RevokeBlocked, WcOpcode, WcStatus};
+    use crate::{Access, CompletionQueue, Context, ProtectionDomain, QueuePair, RevokeBlocked, WcOpcode, WcStatus};
+
+    /// Two queue pairs of one device that are connected to each other.
+    fn pair(pd: &ProtectionDomain, cq: &CompletionQueue) -> (QueuePair, QueuePair) {
+        let (a, b) = (pd.rc(cq).build().unwrap(), pd.rc(cq).build().unwrap());
+        let (at_a, at_b) = (a.address(), b.address());
+        (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap())
+    }
 
     #[test]
     fn one_access_that_does_not_end_is_waited_for_once() {
         let ctx = Context::open("soft0").unwrap();
         let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
         let home = pd.node().home();
-        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-        let (at_a, at_b) = (a.address(), b.address());
-        let (_a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let (_a, b) = pair(&pd, &cq);
         let regions: Vec<_> = (0..20).map(|_| pd.expose(4096, Access::REMOTE_ALL).unwrap()).collect();
         let later = pd.expose(4096, Access::REMOTE_ALL).unwrap();
         let peer = home.member(b.number().0).unwrap();
@@ -174,12 +179,7 @@ mod tests {
         let ctx = Context::open("soft0").unwrap();
         let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
         let home = pd.node().home();
-        let connect = || {
-            let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-            let (at_a, at_b) = (a.address(), b.address());
-            (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap())
-        };
-        let [(mut a, mut b), (_c, d)] = [connect(), connect()];
+        let [(mut a, mut b), (_c, d)] = [(); 2].map(|()| pair(&pd, &cq));
         let stopped = home.member(d.number().0).unwrap();
         stopped.hazard().store(1, Ordering::SeqCst);
         let region = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
@@ -211,9 +211,7 @@ mod tests {
         let ctx = Context::open("soft0").unwrap();
         let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
         let home = pd.node().home();
-        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-        let (at_a, at_b) = (a.address(), b.address());
-        let (mut a, b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let (mut a, b) = pair(&pd, &cq);
         let region = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
         let windows = [(); 3].map(|()| pd.create_window().unwrap());
         for window in &windows {
@@ -236,9 +234,7 @@ mod tests {
         let ctx = Context::open("soft0").unwrap();
         let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
         let home = pd.node().home();
-        let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-        let (at_a, at_b) = (a.address(), b.address());
-        let (mut a, mut b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let (mut a, mut b) = pair(&pd, &cq);
         let region = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
         let window = pd.create_window().unwrap();
         // Without a receive it waits, and the bind behind it.

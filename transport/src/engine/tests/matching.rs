@@ -4,29 +4,29 @@ use qpair_verbs::Rkey;
 
 use crate::engine::*;
 
-const P: Peer = Peer(1);
-const Q: Peer = Peer(2);
+pub(super) const P: Peer = Peer(1);
+pub(super) const Q: Peer = Peer(2);
 
-type TestInbox = Inbox<(), char>;
+pub(super) type TestInbox = Inbox<(), char>;
 
 fn inbox(hold_long: bool) -> TestInbox {
     Inbox::new(Policy { hold_short: false, hold_long, longest: 5000, orphans: 4, seeds: Seeds::SOME })
 }
 
-fn holding() -> TestInbox {
+pub(super) fn holding() -> TestInbox {
     Inbox::new(Policy { hold_short: true, hold_long: true, longest: 5000, orphans: 4, seeds: Seeds::SOME })
 }
 
-fn posted(op: u64, tag: u64, limit: u64) -> Posted<()> {
+pub(super) fn posted(op: u64, tag: u64, limit: u64) -> Posted<()> {
     let pattern = Pattern { source: Some(P), tag, mask: u64::MAX };
     Posted { op, pattern, fit: Fit { limit, granule: 4 }, staged: false, memory: () }
 }
 
-fn wide(op: u64, source: Option<Peer>, tag: u64, mask: u64) -> Posted<()> {
+pub(super) fn wide(op: u64, source: Option<Peer>, tag: u64, mask: u64) -> Posted<()> {
     Posted { pattern: Pattern { source, tag, mask }, ..posted(op, tag, 100) }
 }
 
-fn offer(id: u32) -> Offer {
+pub(super) fn offer(id: u32) -> Offer {
     Offer { addr: 0, rkey: Rkey(0), id, rails: RailKeys::default(), in_parts: false }
 }
 
@@ -35,7 +35,7 @@ fn eager(inbox: &mut TestInbox, peer: Peer, tag: u64, body: char) -> Arrival<()>
 }
 
 /// The receive that takes a message of that peer and tag.
-fn taker(inbox: &mut TestInbox, peer: Peer, tag: u64) -> Option<u64> {
+pub(super) fn taker(inbox: &mut TestInbox, peer: Peer, tag: u64) -> Option<u64> {
     match eager(inbox, peer, tag, 'x') {
         Arrival::Matched(posted) => Some(posted.op),
         Arrival::Unmatched => None,
@@ -44,7 +44,7 @@ fn taker(inbox: &mut TestInbox, peer: Peer, tag: u64) -> Option<u64> {
 }
 
 /// Offers a payload that can be read at once.
-fn startable(inbox: &mut TestInbox, tag: u64, len: u64, id: u32) -> EntryKey {
+pub(super) fn startable(inbox: &mut TestInbox, tag: u64, len: u64, id: u32) -> EntryKey {
     match inbox.offer(P, Envelope::bare(tag), len, offer(id), false) {
         Offered::Startable(key) => key,
         other => panic!("{other:?}"),
@@ -52,7 +52,7 @@ fn startable(inbox: &mut TestInbox, tag: u64, len: u64, id: u32) -> EntryKey {
 }
 
 /// Bodies and receives of what is delivered.
-fn due(inbox: &mut TestInbox) -> Vec<(char, Option<u64>)> {
+pub(super) fn due(inbox: &mut TestInbox) -> Vec<(char, Option<u64>)> {
     let next = || inbox.next_due().map(|due| (due.body.unwrap_or('-'), due.posted.map(|posted| posted.op)));
     std::iter::from_fn(next).collect()
 }
@@ -462,55 +462,4 @@ fn a_payload_that_is_read_is_let_go_of_by_its_receive() {
     assert_eq!((inbox.discard(keys[2]), inbox.discard(keys[2])), (Some((3, 8)), None));
     assert_eq!(due(&mut inbox), [('a', Some(5))]);
     assert!(inbox.is_plain());
-}
-
-/// Its payload was being read when the connection ended, and its receive ended then.
-#[test]
-fn nobody_waits_for_a_payload_whose_peer_is_gone() {
-    for detached_before in [false, true] {
-        let mut inbox = holding();
-        inbox.post(posted(1, 7, 8));
-        let key = startable(&mut inbox, 7, 8, 1);
-        inbox.start(key).unwrap();
-        if detached_before {
-            inbox.detach(key);
-        }
-        assert!(inbox.drop_peer(P).is_empty());
-        if !detached_before {
-            inbox.detach(key);
-        }
-        // None may be posted for it, and one for any peer waits for another.
-        assert_eq!(inbox.probe(&posted(2, 7, 8).pattern), None);
-        assert_eq!(inbox.post(wide(3, None, 7, u64::MAX)), Placed::Waits);
-        assert_eq!(inbox.fail(key), None);
-        assert_eq!(due(&mut inbox), []);
-        assert_eq!(taker(&mut inbox, Q, 7), Some(3));
-    }
-}
-
-#[test]
-fn as_many_offers_as_there_may_be_are_taken_back_in_any_order() {
-    const COUNT: u32 = 65_536;
-    let mut inbox = holding();
-    for id in 0..COUNT {
-        // All of one channel, or each of its own.
-        let tag = if id % 2 == 0 { 7 } else { u64::from(id) << 32 };
-        assert_eq!(inbox.offer(P, Envelope::bare(tag), 100, offer(id), false), Offered::Held);
-    }
-    for turn in 0..COUNT {
-        let id = turn.wrapping_mul(40_503) % COUNT;
-        assert!(!inbox.withdraw(Q, id) && inbox.withdraw(P, id) && !inbox.withdraw(P, id), "{id}");
-    }
-    assert_eq!(inbox.counts(P), (0, 0));
-}
-
-#[test]
-fn an_offer_whose_number_a_peer_gives_twice_stays_whole() {
-    let mut inbox = holding();
-    for tag in [1, 2] {
-        assert_eq!(inbox.offer(P, Envelope::bare(tag), 100, offer(7), false), Offered::Held);
-    }
-    assert!(inbox.withdraw(P, 7) && !inbox.withdraw(P, 7));
-    assert_eq!(inbox.counts(P), (0, 1));
-    assert!(inbox.probe(&posted(1, 1, 100).pattern).is_some());
 }

@@ -1,6 +1,7 @@
 //! The engine alone: by state, as a simulated pair in virtual time, and over random operations.
 
 mod lanes;
+mod leaving;
 mod matching;
 mod pair;
 mod parts;

@@ -177,7 +177,13 @@ mod tests {
 
     use super::AREA;
     use crate::calc::{Calc, DataType, ReduceOp};
-    use crate::{Access, Buffer, CompletionQueue, Context, WcStatus};
+    use crate::{Access, Buffer, CompletionQueue, Context, ProtectionDomain, WcStatus};
+
+    /// A domain of a device of its own, and a queue.
+    fn open() -> (ProtectionDomain, CompletionQueue) {
+        let ctx = Context::open("soft0").unwrap();
+        (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
+    }
 
     /// The memory of the next completion.
     fn done(cq: &mut CompletionQueue) -> Buffer {
@@ -194,10 +200,6 @@ mod tests {
     /// Copies by system call, which were refused once, are not taken up while the owner's thread has a part to copy.
     #[test]
     fn what_began_by_bounce_goes_on_so() {
-        let open = || {
-            let ctx = Context::open("soft0").unwrap();
-            (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
-        };
         let ((pd, mut cq), (far, far_cq)) = (open(), open());
         let owner = far.node().home();
         // As if the owner were another process.
@@ -234,10 +236,6 @@ mod tests {
     /// Whoever had it fail has waited for those who were inside.
     #[test]
     fn nothing_comes_by_bounce_to_a_queue_pair_that_has_failed() {
-        let open = || {
-            let ctx = Context::open("soft0").unwrap();
-            (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
-        };
         let ((pd, mut cq), (far, far_cq)) = (open(), open());
         let owner = far.node().home();
         pd.node().link_by_socket(owner.id()).unwrap().vm_refused();
@@ -272,10 +270,6 @@ mod tests {
     /// Its owner's thread may be copying from it, or to it.
     #[test]
     fn the_area_of_a_bounce_that_is_given_up_is_free_once_that_is_answered() {
-        let open = || {
-            let ctx = Context::open("soft0").unwrap();
-            (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap())
-        };
         let ((pd, mut cq), (far, far_cq)) = (open(), open());
         let (home, owner) = (pd.node().home(), far.node().home());
         let link = pd.node().link_by_socket(owner.id()).unwrap();
