@@ -35,7 +35,7 @@ pub enum Ended {
     NoAnswer,
     /// The peer does not know the connection, or takes it back.
     Rejected(Reason),
-    /// This host lost it: its device was removed, or its connection manager is gone.
+    /// This host lost it: its device was removed or has failed, or its connection manager is gone.
     Lost,
 }
 

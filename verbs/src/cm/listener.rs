@@ -57,7 +57,8 @@ impl Listener {
     /// Waits for the next request.
     ///
     /// # Errors
-    /// [`CmError::TimedOut`] if none came within `limit`. On devices of libibverbs, [`CmError::DeviceGone`] and
+    /// [`CmError::TimedOut`] if none came within `limit`. On the software device, [`CmError::Connect`] with
+    /// [`ConnectError::DeviceFailed`](crate::ConnectError::DeviceFailed), and on devices of libibverbs [`CmError::DeviceGone`] and
     /// [`CmError::ManagerGone`]: none comes any more.
     pub fn wait(&self, limit: Duration) -> Result<ConnectionRequest, CmError> {
         self.next(deadline(limit))?.ok_or(CmError::TimedOut { limit })
@@ -65,7 +66,7 @@ impl Listener {
 
     fn next(&self, deadline: Option<Instant>) -> Result<Option<ConnectionRequest>, CmError> {
         match &self.listener {
-            Inner::Soft(listener) => Ok(listener.next(deadline).map(ConnectionRequest::soft)),
+            Inner::Soft(listener) => Ok(listener.next(deadline)?.map(ConnectionRequest::soft)),
             Inner::Ibv(listener) => Ok(listener.next(deadline)?.map(ConnectionRequest::ibv)),
         }
     }

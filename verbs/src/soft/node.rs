@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// Refuses once the device has failed.
-    fn check(&self) -> Result<(), ConnectError> {
+    pub(crate) fn check(&self) -> Result<(), ConnectError> {
         if self.home.has_failed() { Err(ConnectError::DeviceFailed) } else { Ok(()) }
     }
 

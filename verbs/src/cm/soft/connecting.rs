@@ -62,6 +62,7 @@ pub(crate) fn connect(
         private,
         ..Connect::new(peer.ip(), SERVICE_TCP + u64::from(peer.port()), qp.offered())
     };
+    node.check()?;
     let network = node.network()?;
     let asked = network.request(own, &connect).map_err(|error| match error {
         OpenError::Full { limit } => CmError::Full { limit },

@@ -41,6 +41,7 @@ impl From<End> for Ended {
         match end {
             End::Disconnected | End::Stale => Ended::Disconnected,
             End::TimedOut => Ended::NoAnswer,
+            End::Lost => Ended::Lost,
             End::Rejected { reason, .. } => Ended::Rejected(reason),
         }
     }

@@ -88,6 +88,7 @@ impl Handle {
             End::Stale => CmError::Stale { peer },
             End::TimedOut => CmError::NoAnswer { peer },
             End::Disconnected => CmError::Disconnected { peer },
+            End::Lost => ConnectError::DeviceFailed.into(),
         }
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens at a port, or at 0 for one that is free.
     pub(crate) fn new(node: &Arc<Node>, port: u16) -> Result<Self, CmError> {
+        node.check()?;
         let network = node.network()?;
         let system = |source| CmError::System { what: "listen for connections", source };
         for _ in 0..ATTEMPTS {
@@ -40,14 +41,17 @@ impl Listener {
     }
 
     /// The next request, if one comes until then; none: without end.
-    pub(crate) fn next(&self, deadline: Option<Instant>) -> Option<Request> {
+    ///
+    /// # Errors
+    /// [`ConnectError::DeviceFailed`](crate::ConnectError::DeviceFailed): none comes any more.
+    pub(crate) fn next(&self, deadline: Option<Instant>) -> Result<Option<Request>, CmError> {
         loop {
-            let asked = self.inbox.wait(deadline)?;
+            let Some(asked) = self.inbox.wait(deadline)? else { return Ok(None) };
             let peer = (asked.offer.terms.address, asked.header.source.port()).into();
             let handle = Handle::new(self.node.clone(), self.network.clone(), (asked.key, asked.watch), peer);
             // Who asked may have given up since.
             if handle.watch.end().is_none() {
-                return Some(Request::new(handle, &asked.offer));
+                return Ok(Some(Request::new(handle, &asked.offer)));
             }
         }
     }
@@ -57,7 +61,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.network.unlisten(self.port);
         // Each is refused as it is dropped.
-        while self.next(Some(Instant::now())).is_some() {}
+        while let Ok(Some(_)) = self.next(Some(Instant::now())) {}
     }
 }
 

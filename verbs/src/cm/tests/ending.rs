@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::ground::{LIMIT, Side, accept, assert_fails, at, connect, sides, talk};
-use crate::{CmError, Ended, WcStatus};
+use crate::{CmError, ConnectError, ConnectOptions, Ended, WcStatus};
 
 #[test]
 fn either_side_disconnects() {
@@ -107,4 +107,35 @@ fn connections_go_on_without_their_listener() {
     let (mut near, mut far) = connect(&a, &b); // It is dropped in there.
     talk((&mut near, &mut a), (&mut far, &mut b));
     assert_eq!(near.connection.poll(), None);
+}
+
+/// Without a limit of their own: nobody else would tell them.
+#[test]
+fn all_who_wait_are_told_that_the_device_has_failed() {
+    let failed = |error: &CmError| matches!(error, CmError::Connect(ConnectError::DeviceFailed));
+    let Some((a, b)) = sides() else { return };
+    let (_far, near) = connect(&a, &b);
+    let (silent, listener) = (a.ctx.listen(0).unwrap(), b.ctx.listen(0).unwrap());
+    let mut asking = b.ask_with(silent.port(), &ConnectOptions::new());
+    let request = silent.wait(LIMIT).unwrap();
+    let prepared = b.pd.ud(&b.cq).build().unwrap();
+    std::thread::scope(|scope| {
+        let listens = scope.spawn(|| listener.wait(LIMIT).map(drop).unwrap_err());
+        let asks = scope.spawn(|| asking.wait(LIMIT).map(drop).unwrap_err());
+        let waits = scope.spawn(|| near.connection.wait(LIMIT).unwrap());
+        b.ctx.soft().unwrap().network().unwrap().mine();
+        let (listens, asks) = (listens.join().unwrap(), asks.join().unwrap());
+        assert!(failed(&listens) && failed(&asks), "{listens}, {asks}");
+        assert_eq!(waits.join().unwrap(), Ended::Lost);
+    });
+    assert_fails(&near);
+    assert!(listener.poll().is_none());
+    // Nor does anything begin.
+    let refused = b.ctx.listen(0).unwrap_err();
+    assert!(failed(&refused), "{refused}");
+    let refused = b.ctx.connect_to(at(silent.port()), b.rc(), b"").unwrap_err();
+    assert!(failed(&refused), "{refused}");
+    let refused = prepared.activate().unwrap_err();
+    assert!(matches!(refused, ConnectError::DeviceFailed), "{refused}");
+    drop(request);
 }

@@ -113,6 +113,7 @@ impl SoftQp {
         check(options.qp_type, self.state(), QpState::Rtr)?;
         let addresses = Addresses::new(place.interface.address, terms.address)
             .ok_or(ConnectError::BadAnswer { why: "its address is of another family than this side's" })?;
+        self.spec.node.check()?;
         let network = self.spec.node.network()?;
         let source_port = network.source_port(&addresses, terms.peer);
         let route = self.route(addresses, source_port);

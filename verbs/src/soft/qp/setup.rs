@@ -152,6 +152,7 @@ impl SoftQp {
 
     /// Brings a datagram queue pair to RTS.
     pub(crate) fn activate(self: &Arc<Self>) -> Result<(), ConnectError> {
+        self.spec.node.check()?;
         self.modify(QpState::Rtr)?;
         self.join_network();
         Ok(self.modify(QpState::Rts)?)

@@ -175,7 +175,7 @@ impl Network {
 
     /// Has the thread panic.
     #[cfg(test)]
-    pub(super) fn mine(&self) {
+    pub(crate) fn mine(&self) {
         self.is_mined.store(true, Ordering::Relaxed);
         self.hand_over();
     }
@@ -235,6 +235,10 @@ impl Network {
         // What was asked for meanwhile is not carried out: that may panic again.
         let home = lock(&self.engine).home.clone();
         home.fail();
+        // One that is made from now on knows.
+        if let Some(agent) = &mut lock(&self.engine).agent {
+            agent.fail();
+        }
         tracing::error!("the device has failed: its network thread has ended");
     }
 

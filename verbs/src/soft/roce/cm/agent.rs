@@ -38,6 +38,8 @@ pub(crate) struct Agent {
     due: Option<Instant>,
     /// Managers may have something to tell.
     has_news: bool,
+    /// The device has failed: nothing becomes of what is asked for.
+    is_over: bool,
     /// Datagrams that a test has lost.
     #[cfg(test)]
     pub(super) loses: Option<Loss>,
@@ -53,6 +55,7 @@ pub(super) type Over = (Qpn, Weak<dyn Owner>);
 impl Agent {
     pub(super) fn new(home: Arc<Home>) -> Self {
         Agent {
+            is_over: home.has_failed(),
             home,
             managers: BTreeMap::new(),
             services: BTreeMap::new(),
@@ -111,6 +114,9 @@ impl Agent {
     }
 
     pub(super) fn listen(&mut self, port: u16, inbox: Arc<Inbox>) {
+        if self.is_over {
+            inbox.end();
+        }
         self.services.insert(port, inbox);
         for manager in self.managers.values_mut() {
             let _ = manager.listen(SERVICE_TCP + u64::from(port));
@@ -141,12 +147,22 @@ impl Agent {
 
     /// Tells `watch` what becomes of a connection.
     pub(super) fn watch(&mut self, key: Key, watch: Arc<Watch>) {
+        if self.is_over {
+            watch.ended(End::Lost, false);
+        }
         self.watched.insert(key, watch);
     }
 
     /// The connection is accepted; its peer is ready once it says so, or sends to the queue pair.
     pub(super) fn await_peer(&mut self, key: Key, qpn: Qpn) {
         self.unconfirmed.push((key, qpn));
+    }
+
+    /// The device has failed: who waits for a connection, a request, or the end of one is told. Queue pairs fail without.
+    pub(in crate::soft::roce) fn fail(&mut self) {
+        self.is_over = true;
+        self.services.values().for_each(|inbox| inbox.end());
+        self.watched.values().for_each(|watch| watch.ended(End::Lost, false));
     }
 
     /// Nobody follows a connection any more: it ends.

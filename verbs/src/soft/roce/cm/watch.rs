@@ -49,6 +49,8 @@ pub(crate) enum End {
     TimedOut,
     /// The peer ended it, or agreed to its end.
     Disconnected,
+    /// The device has failed, and hears nothing of it any more.
+    Lost,
 }
 
 #[derive(Default)]
