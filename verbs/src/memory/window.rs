@@ -60,6 +60,8 @@ pub(crate) struct Bound {
     pub(crate) rkey: Rkey,
     pub(crate) remote: RemoteSlice,
     pub(crate) access: Access,
+    /// The queue pair that bound it, whose peer alone uses the key.
+    pub(crate) qpn: u32,
     /// Bound by a queue pair on the network: the protocol alone uses the key, and no peer in shared memory can.
     pub(crate) on_network: bool,
 }
@@ -67,7 +69,7 @@ pub(crate) struct Bound {
 impl Bound {
     /// Withdraws the key, and waits for those who may be in an access that it granted; false if one does not leave.
     pub(crate) fn withdraw(&self, home: &Home) -> bool {
-        if self.on_network { home.withdraw_on_network(self.rkey) } else { home.withdraw_now(self.rkey) }
+        if self.on_network { home.withdraw_on_network(self.rkey) } else { home.withdraw_bound(self.rkey, self.qpn) }
     }
 }
 

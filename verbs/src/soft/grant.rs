@@ -203,6 +203,20 @@ mod tests {
             }
             assert_eq!(window.remote(), None);
         }
+        // By another bind, and by its drop.
+        let window = pd.create_window().unwrap();
+        for _ in 0..2 {
+            a.bind(&window, &region, 0..100, Access::REMOTE_WRITE).signaled().post().unwrap();
+            assert_eq!(next(), (WcOpcode::BIND_MW, WcStatus::SUCCESS));
+        }
+        let inside = home.member(b.number().0).unwrap();
+        inside.hazard().store(1, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let dropping = scope.spawn(move || drop(window));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!dropping.is_finished(), "its own peer is waited for");
+            inside.hazard().store(2, Ordering::SeqCst);
+        });
         stopped.hazard().store(2, Ordering::SeqCst);
     }
 

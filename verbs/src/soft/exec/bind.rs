@@ -40,7 +40,7 @@ impl Own<'_> {
         let keys = self.home.keys();
         let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
-        if window.rebind(Some(Bound { rkey, remote, access, on_network }), withdraw) {
+        if window.rebind(Some(Bound { rkey, remote, access, qpn: self.qpn, on_network }), withdraw) {
             if let Grant::Soft(grant) = region.grant() {
                 grant.add_window(rkey);
             }
