@@ -3,6 +3,7 @@
 use slab::Slab;
 
 use super::inbox::Peer;
+use super::order::Order;
 
 /// Calls by the number that goes over the wire: a slot and a serial number, so that a late answer is taken for no other's.
 ///
@@ -10,6 +11,7 @@ use super::inbox::Peer;
 #[derive(Debug)]
 pub(crate) struct Calls<P> {
     slots: Slab<Call<P>>,
+    order: Order,
     serial: u32,
 }
 
@@ -25,7 +27,7 @@ pub(crate) struct Call<P> {
 
 impl<P> Calls<P> {
     pub(crate) fn new() -> Self {
-        Calls { slots: Slab::new(), serial: 0 }
+        Calls { slots: Slab::new(), order: Order::default(), serial: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -36,6 +38,7 @@ impl<P> Calls<P> {
     pub(crate) fn insert(&mut self, op: u64, peer: Peer) -> u64 {
         self.serial = self.serial.wrapping_add(1);
         let key = self.slots.insert(Call { op, peer, payload: None, serial: self.serial });
+        self.order.insert(op, key);
         key as u64 | u64::from(self.serial) << 32
     }
 
@@ -43,7 +46,7 @@ impl<P> Calls<P> {
     pub(crate) fn answer(&mut self, id: u64, peer: Peer) -> Option<Call<P>> {
         let key = id as u32 as usize;
         let call = self.slots.get(key)?;
-        (u64::from(call.serial) == id >> 32 && call.peer == peer).then(|| self.slots.remove(key))
+        (u64::from(call.serial) == id >> 32 && call.peer == peer).then(|| self.remove(key))
     }
 
     /// What was sent is back. Gives it again if that call does not wait any more.
@@ -59,16 +62,27 @@ impl<P> Calls<P> {
 
     /// Nobody waits for the answer any more.
     pub(crate) fn cancel(&mut self, op: u64) -> Option<Call<P>> {
-        let (key, _) = self.slots.iter().find(|(_, call)| call.op == op)?;
-        Some(self.slots.remove(key))
+        let key = self.order.find(op).filter(|&key| is_there(&self.slots, op, key))?;
+        Some(self.remove(key))
     }
 
     /// A connection ends: its calls.
     pub(crate) fn drop_peer(&mut self, peer: Peer) -> Vec<Call<P>> {
         let of_peer = |(key, call): (usize, &Call<P>)| (call.peer == peer).then_some(key);
         let keys: Vec<_> = self.slots.iter().filter_map(of_peer).collect();
-        keys.into_iter().map(|key| self.slots.remove(key)).collect()
+        keys.into_iter().map(|key| self.remove(key)).collect()
     }
+
+    fn remove(&mut self, key: usize) -> Call<P> {
+        let call = self.slots.remove(key);
+        self.order.tidy(self.slots.len(), |op, key| is_there(&self.slots, op, key));
+        call
+    }
+}
+
+/// True if that call is in that slot.
+fn is_there<P>(slots: &Slab<Call<P>>, op: u64, key: usize) -> bool {
+    slots.get(key).is_some_and(|call| call.op == op)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Rendezvous, sender's side: payloads that were offered and wait until the peer has read them.
 
-use std::collections::VecDeque;
-
 use slab::Slab;
 
+use super::order::Order;
 use super::step::Readable;
 use super::violation::Violation;
 use super::wire::Envelope;
@@ -12,8 +11,7 @@ use super::wire::Envelope;
 #[derive(Debug)]
 pub(crate) struct Exposures<P> {
     slots: Slab<Exposure<P>>,
-    /// Operations in their order, each with its slot; among them some that are over, but not the first.
-    order: VecDeque<(u64, u32)>,
+    order: Order,
     serial: u16,
 }
 
@@ -54,7 +52,7 @@ impl<P> Exposed<P> {
 
 impl<P> Exposures<P> {
     pub(crate) fn new() -> Self {
-        Exposures { slots: Slab::new(), order: VecDeque::new(), serial: 0 }
+        Exposures { slots: Slab::new(), order: Order::default(), serial: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -77,9 +75,8 @@ impl<P> Exposures<P> {
         let exposed = Exposed::new(op, envelope, payload);
         let (serial, wanted, cancelled) = (self.serial, false, false);
         let key = self.slots.insert(Exposure { serial, readable, wanted, cancelled, exposed });
-        // Nearly always the last: messages go out in the order of their numbers, parts before others.
-        let place = self.order.partition_point(|&(before, _)| before < op);
-        self.order.insert(place, (op, key as u32));
+        // Messages go out in the order of their numbers, parts before others.
+        self.order.insert(op, key);
         id(key, self.serial)
     }
 
@@ -128,7 +125,7 @@ impl<P> Exposures<P> {
 
     /// The least operation number.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.order.front().map(|&(op, _)| op)
+        self.order.oldest()
     }
 
     /// All that is left, when the connection ends.
@@ -142,7 +139,7 @@ impl<P> Exposures<P> {
         match self.slots.get(key) {
             Some(found) if u64::from(found.serial) == id >> 16 && is_due(found) => {
                 let exposed = self.slots.remove(key).exposed;
-                self.tidy();
+                self.order.tidy(self.slots.len(), |op, key| is_there(&self.slots, op, key));
                 Ok(exposed)
             }
             _ => Err(Violation::Finished { id }),
@@ -150,25 +147,13 @@ impl<P> Exposures<P> {
     }
 
     fn find(&self, op: u64) -> Option<usize> {
-        let place = self.order.binary_search_by_key(&op, |&(op, _)| op).ok()?;
-        let entry = self.order[place];
-        is_there(&self.slots, entry).then_some(entry.1 as usize)
-    }
-
-    /// Sees to it that the first in order is one that is not over, and that not most are.
-    fn tidy(&mut self) {
-        while self.order.front().is_some_and(|&entry| !is_there(&self.slots, entry)) {
-            self.order.pop_front();
-        }
-        if self.order.len() > 2 * self.slots.len() + SLACK {
-            self.order.retain(|&entry| is_there(&self.slots, entry));
-        }
+        self.order.find(op).filter(|&key| is_there(&self.slots, op, key))
     }
 }
 
 /// True if that operation is in that slot.
-fn is_there<P>(slots: &Slab<Exposure<P>>, (op, key): (u64, u32)) -> bool {
-    slots.get(key as usize).is_some_and(|exposure| exposure.exposed.op == op)
+fn is_there<P>(slots: &Slab<Exposure<P>>, op: u64, key: usize) -> bool {
+    slots.get(key).is_some_and(|exposure| exposure.exposed.op == op)
 }
 
 /// A message id: a slot and its serial number.
@@ -178,8 +163,6 @@ fn id(key: usize, serial: u16) -> u32 {
 
 /// Payloads of one side that may be offered at once: what an id has room for.
 pub(super) const LIMIT: usize = 1 << 16;
-/// Operations that are over and stay in the order before it is worth while to look for them.
-const SLACK: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -200,28 +183,6 @@ mod tests {
         assert_eq!(exposures.finish(second | 1 << 40, 100), Err(Violation::Finished { id: second | 1 << 40 }));
         assert_eq!(exposures.finish(second, 100), Ok(Exposed { was_read: true, ..Exposed::new(2, NOTHING, 'b') }));
         assert!(exposures.is_empty());
-    }
-
-    #[test]
-    fn the_oldest_and_each_by_its_number_are_found_whatever_ends_in_between() {
-        let mut exposures = Exposures::new();
-        let mut ids: Vec<_> =
-            (0..10_000).map(|op| (op, u64::from(exposures.insert(op, NOTHING, Readable::InParts(1), 'a')))).collect();
-        // The first and every thousandth stay.
-        let mut stays = ids.extract_if(.., |(op, _)| *op % 1000 == 0).collect::<Vec<_>>();
-        for (op, id) in ids {
-            assert_eq!(exposures.finish(id, 1).unwrap().op, op);
-            assert!(!exposures.disown(op));
-        }
-        assert_eq!(exposures.len(), stays.len());
-        assert!(exposures.order.len() <= 2 * stays.len() + SLACK, "it is bounded by what is left");
-        while !stays.is_empty() {
-            assert_eq!(exposures.oldest(), Some(stays[0].0));
-            let (op, id) = stays.remove(0);
-            assert_eq!(exposures.cancel(op).map(|(found, _)| u64::from(found)), Some(id));
-            exposures.finish(id, 1).unwrap();
-        }
-        assert_eq!((exposures.oldest(), exposures.order.len()), (None, 0));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod flush;
 mod inbox;
 mod keepalive;
 mod link;
+mod order;
 mod part;
 mod rail_keys;
 mod rails;

@@ -83,6 +83,10 @@ impl Worker {
     }
 
     fn end_early(&mut self, op: OpId, error: OpError) -> Ended {
+        // First what is found by its number alone, of however many.
+        if let Some(ended) = self.end_sending(op, &error) {
+            return ended;
+        }
         let number = op.number;
         let endpoints = &self.endpoints;
         let is_closing = |peer| endpoints.get(EndpointId::of(peer)).is_none_or(|endpoint| endpoint.link.is_closing());
@@ -99,8 +103,24 @@ impl Worker {
             self.ready.push_back(Event::Failed { op, ep: None, error, returned: Returned::Nothing });
             return Ended::Now;
         }
-        let call = self.calls.cancel(number);
         let Some(endpoint) = self.endpoints.at(op.index as usize) else { return Ended::Unknown };
+        let ep = Some(endpoint.id);
+        if endpoint.link.cancel_flush(number) {
+            self.ready.push_back(Event::Failed { op, ep, error, returned: Returned::Nothing });
+            return Ended::Now;
+        }
+        let is_with_device = endpoint.works().any(|one| one.is_of(number));
+        if is_with_device || self.withheld.iter().any(|one| one.is_awaited(number)) {
+            return Ended::WithDevice;
+        }
+        Ended::Unknown
+    }
+
+    /// Ends a request, or a send that is queued or offered. `None` if it is none.
+    fn end_sending(&mut self, op: OpId, error: &OpError) -> Option<Ended> {
+        let (number, error) = (op.number, error.clone());
+        let call = self.calls.cancel(number);
+        let endpoint = self.endpoints.at(op.index as usize)?;
         let (id, ep) = (endpoint.id, Some(endpoint.id));
         let sent = endpoint.link.cancel(number);
         if let Some(call) = call {
@@ -114,7 +134,7 @@ impl Worker {
             };
             self.ready.push_back(Event::Failed { op, ep, error, returned });
             self.advance(op.index as usize);
-            return Ended::Now;
+            return Some(Ended::Now);
         }
         match sent {
             Cancelled::Taken(envelope, carried) => {
@@ -123,19 +143,13 @@ impl Worker {
                 self.leave_gap(number, id, envelope);
                 // A flush, or the end, may have waited for it.
                 self.advance(op.index as usize);
-                Ended::Now
+                Some(Ended::Now)
             }
             Cancelled::Asked => {
                 self.advance(op.index as usize);
-                Ended::Asked
+                Some(Ended::Asked)
             }
-            Cancelled::Unknown if endpoint.link.cancel_flush(number) => {
-                self.ready.push_back(Event::Failed { op, ep, error, returned: Returned::Nothing });
-                Ended::Now
-            }
-            Cancelled::Unknown if endpoint.works().any(|one| one.is_of(number)) => Ended::WithDevice,
-            Cancelled::Unknown if self.withheld.iter().any(|one| one.is_awaited(number)) => Ended::WithDevice,
-            Cancelled::Unknown => Ended::Unknown,
+            Cancelled::Unknown => None,
         }
     }
 
@@ -179,6 +193,11 @@ impl Worker {
     /// The application waits no more for an operation whose memory is elsewhere. Gives the connection, unless it did not
     /// before.
     fn disown(&mut self, op: OpId) -> Option<EndpointId> {
+        if let Some(endpoint) = self.endpoints.at(op.index as usize)
+            && endpoint.link.disown(op.number)
+        {
+            return Some(endpoint.id);
+        }
         let index = match self.inbox.reads_for(op.number) {
             Some(peer) => EndpointId::of(peer).index,
             None => op.index,
@@ -191,8 +210,7 @@ impl Worker {
             let withheld = self.withheld.iter_mut().find(|one| one.is_awaited(op.number));
             withheld.map(|one| std::mem::replace(&mut one.exposed.awaited, false))
         });
-        let was_awaited = was_awaited.unwrap_or_else(|| endpoint.link.disown(op.number));
-        was_awaited.then_some(endpoint.id)
+        was_awaited?.then_some(endpoint.id)
     }
 
     /// What belonged to a send that did not go out.
