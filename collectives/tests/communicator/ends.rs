@@ -1,11 +1,11 @@
 //! Ranks that leave, panic or keep others waiting; and arguments that make no sense.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use qpair_collectives::{Algorithm, CollectiveError, Communicator, ReduceOp};
 
+use crate::meeting::Meeting;
 use crate::support::group;
 
 #[test]
@@ -86,7 +86,7 @@ fn a_rank_that_has_done_its_part_may_leave() {
 /// All that the last rank needs of it had come before.
 #[test]
 fn what_a_rank_sent_before_it_left_is_taken_by_operations_that_begin_later() {
-    let left = Barrier::new(2);
+    let left = Meeting::new(2);
     group(3, |comm| {
         let mut vector = comm.buffer::<f32>(100).unwrap();
         for rank in [1, 2] {
@@ -125,7 +125,7 @@ fn what_a_rank_sent_before_it_left_is_taken_by_operations_that_begin_later() {
 /// The last operation of a program, to whose root others have given their part when the last of them comes.
 #[test]
 fn ranks_may_leave_before_the_last_of_a_gather_comes() {
-    let left = Barrier::new(3);
+    let left = Meeting::new(3);
     group(4, |comm| {
         comm.set_algorithm(Algorithm::Flat);
         let (me, ranks) = (comm.rank(), comm.size());
@@ -233,7 +233,7 @@ fn a_rank_that_panics_is_named() {
 #[test]
 fn a_rank_that_keeps_others_waiting_is_named_with_the_step() {
     let limit = Duration::from_secs(3);
-    let through = Barrier::new(3);
+    let through = Meeting::new(3);
     group(3, |comm| {
         let mut vector = comm.buffer::<f32>(1 << 20).unwrap();
         vector.fill(1.0);
@@ -257,7 +257,7 @@ fn a_rank_that_keeps_others_waiting_is_named_with_the_step() {
 #[test]
 fn who_keeps_all_waiting_is_found_behind_those_who_wait() {
     let limit = Duration::from_secs(3);
-    let through = Barrier::new(4);
+    let through = Meeting::new(4);
     group(4, |comm| {
         let mut vector = comm.buffer::<f32>(100).unwrap();
         comm.barrier().unwrap();
@@ -286,7 +286,7 @@ fn who_keeps_all_waiting_is_found_behind_those_who_wait() {
 /// Rank 0 has slept for one operation while another was under way, and computes now: what it slept for keeps nobody waiting.
 #[test]
 fn a_rank_that_waits_no_more_is_not_taken_to_wait_still() {
-    let (asleep, through) = (Barrier::new(2), Barrier::new(3));
+    let (asleep, through) = (Meeting::new(2), Meeting::new(3));
     group(3, |comm| {
         let mut vector = comm.buffer::<f32>(100).unwrap();
         comm.barrier().unwrap();
@@ -365,7 +365,7 @@ fn what_was_decided_is_explained() {
 /// What was started and is not waited for has a short time as the communicator is dropped; the error says what to do about it.
 #[test]
 fn a_communicator_that_is_dropped_does_not_wait_for_long_for_what_was_started() {
-    let dropped = Barrier::new(2);
+    let dropped = Meeting::new(2);
     let errors = group(2, |comm| {
         comm.barrier().unwrap();
         if comm.rank() == 1 {

@@ -8,6 +8,8 @@ mod environment;
 #[path = "../group/mod.rs"]
 mod group;
 mod launchers;
+#[path = "../meeting/mod.rs"]
+mod meeting;
 mod mismatch;
 mod neighbors;
 mod operations;

@@ -1,12 +1,12 @@
 //! Ranks that are asked for different things: an error that names both, on all ranks, and never a hang.
 
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use qpair_collectives::Algorithm;
 use qpair_collectives::tune::Tuning;
 use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
 
+use crate::meeting::Meeting;
 use crate::support::group;
 
 /// Runs `work` on each rank, then two barriers, until an error; checks that all name ranks `one` and `other`, and gives
@@ -149,7 +149,7 @@ fn all_ranks_hear_of_two_that_differ() {
 #[test]
 fn a_message_that_waits_is_of_the_plan_that_its_number_stood_for() {
     const NUMBERS: usize = 4096;
-    let through = Barrier::new(3);
+    let through = Meeting::new(3);
     group(3, |comm| {
         match comm.rank() {
             0 => {

@@ -1,6 +1,5 @@
 //! Operations that are started, and waited for later.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use qpair_collectives::tune::Tuning;
@@ -8,6 +7,7 @@ use qpair_collectives::{
     Algorithm, Collective, CollectiveError, Communicator, Elements, Ranks, Recipe, ReduceOp, Spec,
 };
 
+use crate::meeting::Meeting;
 use crate::support::group;
 
 #[test]
@@ -119,7 +119,7 @@ fn starting_waits_for_nobody() {
 
 #[test]
 fn an_operation_has_a_time_of_its_own() {
-    let through = Barrier::new(2);
+    let through = Meeting::new(2);
     group(2, |comm: Communicator| {
         comm.barrier().unwrap();
         let summed = |limit| comm.start().within(limit).all_reduce(comm.buffer::<f32>(10).unwrap(), ReduceOp::Sum);
@@ -143,7 +143,7 @@ fn an_operation_has_a_time_of_its_own() {
 /// One that is only tested from time to time is over too.
 #[test]
 fn an_operation_that_is_tested_runs_out_of_time() {
-    let through = Barrier::new(2);
+    let through = Meeting::new(2);
     group(2, |comm: Communicator| {
         comm.barrier().unwrap();
         if comm.rank() == 1 {
@@ -164,7 +164,7 @@ fn an_operation_that_is_tested_runs_out_of_time() {
 /// Its time is over long before that of the other, but so is the operation.
 #[test]
 fn the_time_of_one_that_is_done_does_not_count() {
-    let through = Barrier::new(2);
+    let through = Meeting::new(2);
     group(2, |comm: Communicator| {
         comm.barrier().unwrap();
         let limit = Duration::from_millis(50);

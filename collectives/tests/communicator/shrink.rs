@@ -1,10 +1,10 @@
 //! Communicators of the ranks that are left, where those are threads.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use qpair_collectives::{BootstrapError, CollectiveError, Communicator, ReduceOp};
 
+use crate::meeting::Meeting;
 use crate::support::{all_reduce, group};
 
 /// Far longer than anything here takes.
@@ -126,7 +126,7 @@ fn an_abort_is_no_end() {
 
 /// The last rank comes when the others are through; false if one of those was too slow for the limit.
 fn leave_out_the_last(limit: Duration, prepare: impl Fn(Communicator) -> Communicator + Sync) -> bool {
-    let through = Barrier::new(3);
+    let through = Meeting::new(3);
     let in_time = group(3, |comm: Communicator| {
         let comm = prepare(comm);
         let me = comm.rank();

@@ -1,6 +1,5 @@
 //! A stream goes on with the result, and however its operation ends.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use qpair_collectives::{CollectiveError, Communicator, Pending, ReduceOp};
@@ -8,10 +7,11 @@ use qpair_fake_cuda::code;
 use qpair_verbs::GpuEvent;
 
 use crate::ground::{Ground, LEN, Vector, is_held, ranks};
+use crate::meeting::Meeting;
 
 #[test]
 fn a_stream_computes_reduces_and_goes_on_with_the_result() {
-    let both = Barrier::new(2);
+    let both = Meeting::new(2);
     ranks(2, |comm| {
         let ground = Ground::new(comm.rank() as i32 + 1);
         if comm.rank() == 1 {
@@ -87,7 +87,7 @@ fn where_the_operation_has_ended_the_stream_goes_on_at_once() {
 
 #[test]
 fn a_stream_goes_on_where_its_operation_fails() {
-    let both = Barrier::new(2);
+    let both = Meeting::new(2);
     let errors = ranks(2, |comm| {
         let ground = Ground::new(1);
         comm.set_timeout(Duration::from_secs(20));

@@ -3,6 +3,8 @@
 mod buckets;
 mod ending;
 mod ground;
+#[path = "../meeting/mod.rs"]
+mod meeting;
 mod memory;
 #[path = "../communicator/port.rs"]
 mod port;

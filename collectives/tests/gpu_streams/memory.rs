@@ -1,12 +1,12 @@
 //! Memory of GPUs is neither taken nor freed while streams are held.
 
-use std::sync::Barrier;
 
 use qpair_collectives::{Communicator, Pending, ReduceOp};
 use qpair_fake_cuda::{code, control};
 use qpair_verbs::{Gpu, GpuEvent};
 
 use crate::ground::{Ground, LEN, Vector, ranks};
+use crate::meeting::Meeting;
 
 /// A GPU that an operation waits for, so that it begins when the test says so.
 struct Gate {
@@ -167,7 +167,7 @@ fn taken(ground: &Ground) -> u64 {
 
 #[test]
 fn operations_take_no_memory_under_holds_after_as_many_as_long_at_once() {
-    let turn = Barrier::new(2);
+    let turn = Meeting::new(2);
     ranks(2, |comm| {
         let ground = Ground::new(1);
         // More than would be kept once only, if it were the processor's.

@@ -4,6 +4,8 @@ mod buckets;
 mod dispatch;
 #[path = "../group/mod.rs"]
 mod group;
+#[path = "../meeting/mod.rs"]
+mod meeting;
 mod pipeline;
 mod quorum;
 #[path = "../random/mod.rs"]

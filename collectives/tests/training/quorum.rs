@@ -1,10 +1,11 @@
 use std::sync::mpsc::channel;
-use std::sync::{Barrier, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use qpair_collectives::CollectiveError;
 use qpair_collectives::training::quorum::{Worker, serve};
 
+use crate::meeting::Meeting;
 use crate::random::{Random, seed};
 use crate::support::group;
 
@@ -55,7 +56,7 @@ fn nothing_is_lost_or_counted_twice() {
 
 #[test]
 fn a_slow_worker_holds_up_nobody_and_comes_into_a_later_step() {
-    let others_are_done = Barrier::new(3);
+    let others_are_done = Meeting::new(3);
     let served = group(4, |comm| {
         let mut parameters = [0];
         if comm.rank() == 0 {
