@@ -160,7 +160,7 @@ pub enum BenchError {
         source: CollectiveError,
     },
     /// Results were wrong.
-    #[error("{wrong} elements were wrong, in {failed} of {measured} measurements; the column #wrong shows where")]
+    #[error("{wrong} elements were wrong, in {failed} of {measured} measurements; look for #wrong, or `wrong` in JSON")]
     Wrong {
         /// Number of wrong elements, of all ranks.
         wrong: u64,

@@ -38,8 +38,20 @@ pub struct Point {
     pub spread: [f64; 2],
     /// Operations that were timed.
     pub operations: u64,
-    /// Wrong elements on all ranks; `None` if they were not checked.
+    /// Wrong elements on all ranks, where more were wrong of before and after the timing; `None` if they were not checked.
     pub wrong: Option<u64>,
+}
+
+/// What one algorithm did so far, on this rank.
+#[derive(Debug)]
+struct Timing {
+    asked: Algorithm,
+    algorithm: Algorithm,
+    /// Operations in a turn.
+    each: u64,
+    wrong: u64,
+    /// Of an operation, in each turn.
+    seconds: Vec<f64>,
 }
 
 impl<'a, T: Scalar> Meter<'a, T> {
@@ -62,33 +74,59 @@ impl<'a, T: Scalar> Meter<'a, T> {
         Ok(Meter { comm, workload, pattern, gpu })
     }
 
-    /// Measures an operation, and checks the result before and after timing.
+    /// Measures an operation by each of the algorithms, and checks the results before and after timing. They take turns on the same
+    /// vectors: what memory lies where, and what else the machine does meanwhile, is the same for all. `step` is called as each of
+    /// them is done.
     ///
     /// # Errors
     /// [`BenchError::Collective`] if an operation fails, on this rank or another.
-    pub fn measure(&self, call: Call, asked: Algorithm) -> Result<Point, BenchError> {
+    pub fn measure(&self, call: Call, asked: &[Algorithm], mut step: impl FnMut()) -> Result<Vec<Point>, BenchError> {
         let ranks = self.comm.size();
+        let roots = self.workload.root.map_or(0..1, |root| root.ranks(ranks));
+        let vectors = Vectors::<T>::new(self.comm, self.workload.operation, call, roots, self.gpu);
+        let mut vectors = self.named(&call, vectors)?;
+        let turns = self.workload.turns();
+        let mut timings = Vec::with_capacity(asked.len());
+        for &asked in asked {
+            let algorithm = self.choose(&call, asked)?;
+            let wrong = self.check(&call, &mut vectors)?;
+            self.named(&call, vectors.rest())?;
+            self.timed(&call, &mut vectors, self.workload.warmup)?;
+            let each = self.operations(&call, &mut vectors)?.div_ceil(turns as u64);
+            timings.push(Timing { asked, algorithm, each, wrong, seconds: Vec::with_capacity(turns) });
+        }
+        for turn in 1..=turns {
+            for timing in &mut timings {
+                self.choose(&call, timing.asked)?;
+                let time = self.timed(&call, &mut vectors, timing.each)?;
+                timing.seconds.push(time.as_secs_f64() / timing.each as f64);
+                if turn == turns {
+                    timing.wrong = timing.wrong.max(self.check(&call, &mut vectors)?);
+                    self.named(&call, vectors.rest())?;
+                    step();
+                }
+            }
+        }
+        timings.into_iter().map(|timing| self.point(call, timing)).collect()
+    }
+
+    /// Uses an algorithm from now on, and says which that is.
+    fn choose(&self, call: &Call, asked: Algorithm) -> Result<Algorithm, BenchError> {
         // What earlier ones asked for does not stay.
         self.comm.set_algorithm(Algorithm::Auto);
         self.comm.set_algorithm(asked);
-        let spec = self.workload.operation.spec(&call, 0, ranks);
+        let spec = self.workload.operation.spec(call, 0, self.comm.size());
         let algorithm = self.comm.algorithm(&spec, self.gpu.is_some()).unwrap_or(asked);
         if asked != Algorithm::Auto && algorithm != asked {
             return Err(BenchError::Overridden { asked, algorithm });
         }
-        let roots = self.workload.root.map_or(0..1, |root| root.ranks(ranks));
-        let vectors = Vectors::<T>::new(self.comm, self.workload.operation, call, roots, self.gpu);
-        let mut vectors = self.named(&call, vectors)?;
-        let mut wrong = self.check(&call, &mut vectors)?;
-        self.named(&call, vectors.rest())?;
-        self.timed(&call, &mut vectors, self.workload.warmup)?;
-        let turns = self.workload.effort.turns();
-        let each = self.operations(&call, &mut vectors)?.div_ceil(turns as u64);
-        let mut seconds = Vec::with_capacity(turns);
-        for _ in 0..turns {
-            seconds.push(self.timed(&call, &mut vectors, each)?.as_secs_f64() / each as f64);
-        }
-        wrong += self.check(&call, &mut vectors)?;
+        Ok(algorithm)
+    }
+
+    /// What the times of all ranks amount to.
+    fn point(&self, call: Call, timing: Timing) -> Result<Point, BenchError> {
+        let Timing { asked, algorithm, each, wrong, mut seconds } = timing;
+        let turns = seconds.len();
         combine(self.comm, &mut seconds, ReduceOp::Max)?;
         seconds.sort_by(f64::total_cmp);
         let (spread, seconds) = ([seconds[0], seconds[turns - 1]], seconds[turns / 2]);

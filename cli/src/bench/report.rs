@@ -82,7 +82,7 @@ impl<'a> Report<'a> {
                 gpu.attributes().pci_address
             ))?;
         }
-        let time = match self.workload.effort.turns() {
+        let time = match self.workload.turns() {
             1 => "time: mean of one operation, on the slowest rank".to_owned(),
             turns => format!("time: median of {turns} turns, each the mean of one operation, on the slowest rank"),
         };

@@ -67,11 +67,8 @@ fn sweep<T: Scalar>(
         }
         let mut points = Vec::new();
         for &placement in &workload.placements {
-            for &algorithm in &workload.algorithms {
-                let call = Call { dtype: T::TYPE, op, placement, root: 0, count };
-                points.push(meter.measure(call, algorithm)?);
-                report.measured();
-            }
+            let call = Call { dtype: T::TYPE, op, placement, root: 0, count };
+            points.extend(meter.measure(call, &workload.algorithms, || report.measured())?);
         }
         report.add(points);
     }

@@ -62,17 +62,6 @@ pub enum Effort {
     Time(Duration),
 }
 
-impl Effort {
-    /// How many times are taken, of which the median counts: one of so many operations, else enough that a rank which has to
-    /// wait for a core now and then does not decide.
-    pub fn turns(self) -> usize {
-        match self {
-            Effort::Operations(_) => 1,
-            Effort::Time(_) => TURNS,
-        }
-    }
-}
-
 impl Workload {
     /// Checks the arguments against each other.
     ///
@@ -127,6 +116,16 @@ impl Workload {
         self.sizes.as_ref().map_or_else(|| vec![0], |sizes| sizes.counts(dtype.size() * blocks))
     }
 
+    /// How many times are taken, of which the median counts: one of so many operations, else enough that a rank which has to
+    /// wait for a core now and then does not decide; where algorithms are compared, which may be nearly alike, more of them.
+    pub fn turns(&self) -> usize {
+        match self.effort {
+            Effort::Operations(_) => 1,
+            Effort::Time(_) if self.compare => TURNS_COMPARED,
+            Effort::Time(_) => TURNS,
+        }
+    }
+
     /// How many measurements there are.
     pub fn measurements(&self, ranks: usize) -> usize {
         let counts: usize = self.kinds.iter().map(|&(dtype, _)| self.counts(dtype, ranks).len()).sum();
@@ -162,7 +161,7 @@ fn keeps(parts: &Parts<'_>, kinds: &[Kind], algorithms: &[Algorithm]) -> Result<
         Some(vectors) if vectors.gpu => {
             refused("what is kept is for vectors in the processor's memory; leave --gpu out")
         }
-        _ if algorithms.len() < parts.operation.algorithms().len() => {
+        _ if parts.operation.algorithms().iter().any(|algorithm| !algorithms.contains(algorithm)) => {
             refused("only all algorithms together show which is the fastest; leave --algorithm out")
         }
         _ if kinds.len() > 1 => refused("sizes count, whatever their elements are; give one --dtype and one --op"),
@@ -226,6 +225,7 @@ fn placements(operation: Operation, vectors: Option<&VectorArgs>) -> Result<Vec<
 }
 
 const TURNS: usize = 9;
+const TURNS_COMPARED: usize = 25;
 
 #[cfg(test)]
 pub(super) mod tests {
