@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         // Who read has enough; there is nobody to tell.
         Err(error) if error.is_closed_output() => output::CLOSED_EXIT_CODE.into(),
         Err(error) => {
-            eprintln!("{}", report(&error));
+            output::tell(&report(&error));
             error.exit_code()
         }
     }

@@ -41,13 +41,18 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
     fs::write(path, text).map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
-/// Whether [`write_file`] can write that file, which is there afterwards; what is in it stays.
+/// Whether [`write_file`] can write that file. What is there stays, and what is not there is not there afterwards either. What is
+/// no file, such as a pipe, is left alone: who reads from it would take this for the end.
 ///
 /// # Errors
 /// [`WriteError`] if not.
 pub fn try_file(path: &Path) -> Result<(), WriteError> {
-    let opened = File::options().append(true).create(true).open(path);
-    opened.map(drop).map_err(|source| WriteError { path: path.to_owned(), source })
+    let tried = match fs::metadata(path) {
+        Ok(there) if there.is_file() || there.is_dir() => File::options().append(true).open(path).map(drop),
+        Ok(_) => Ok(()),
+        Err(_) => File::create_new(path).and_then(|_| fs::remove_file(path)),
+    };
+    tried.map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
 /// Prints a line at once, whole.
@@ -58,6 +63,11 @@ pub fn print(line: &str) -> Result<(), PrintError> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
+}
+
+/// Prints a line on standard error, if anybody reads that: there is nobody to tell that nobody does, and what is under way goes on.
+pub fn tell(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Prints an object on a line of its own.
@@ -102,5 +112,30 @@ impl Results {
             Results::Table(table) => print(&table.row(cells)),
             Results::Objects => print_object(object),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_tried_without_a_trace_of_it() {
+        let folder = std::env::temp_dir().join(format!("qpair-tried-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a new folder");
+        let (new, old) = (folder.join("new.svg"), folder.join("old.svg"));
+        fs::write(&old, "a picture").expect("it is written");
+        try_file(&new).expect("it can be written");
+        assert!(!new.exists());
+        try_file(&old).expect("it can be written");
+        assert_eq!(fs::read_to_string(&old).expect("it is there"), "a picture");
+        for wrong in [&folder, &folder.join("no/such/folder/x.svg")] {
+            assert!(try_file(wrong).is_err(), "{}", wrong.display());
+        }
+        // A pipe that nobody reads would be waited for.
+        let pipe = folder.join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        try_file(&pipe).expect("it is left alone");
+        fs::remove_dir_all(&folder).expect("it goes");
     }
 }

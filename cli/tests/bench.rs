@@ -203,6 +203,7 @@ fn what_no_communicator_could_choose_by_is_not_kept() {
         ("all-reduce -n 2 --compare --keep --deterministic", "cannot be used with"),
         ("all-reduce -n 2 --compare --keep --dtype f32,f64", "give one --dtype"),
         ("all-reduce -n 2 --compare --keep --algorithm ring,direct", "leave --algorithm out"),
+        (&format!("all-reduce -n 2 --compare --keep --algorithm ring{}", ",ring".repeat(30)), "leave --algorithm out"),
         ("all-to-all-v -n 2 --compare --keep", "keep all-to-all"),
     ] {
         let output = bench(line);
@@ -414,7 +415,7 @@ fn what_is_a_launchers_matter_is_refused_in_its_ranks() {
         ("-d soft0", "QPAIR_DEVICE"),
         ("--timeout 1m", "qpair launch --timeout"),
         ("--port 4242", "leave it out"),
-        ("--no-pin", "qpair launch --no-pin"),
+        ("--no-pin", "binds ranks to CPUs with --pin only"),
     ] {
         let output = launched(&format!("all-reduce {option}"), &[]);
         assert_eq!(output.status.code(), Some(2), "{option}: {}", stderr(&output));

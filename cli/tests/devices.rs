@@ -73,6 +73,16 @@ fn every_command_has_help_with_examples_and_a_version() {
     }
 }
 
+/// The exit status is that of the error, whether or not anybody hears of it.
+#[test]
+fn an_error_that_nobody_reads_is_the_same_error() {
+    // Through a shell, which gives it a pipe whose reader has gone.
+    let script = "exec 3>&2; { sleep 0.1; \"$0\" devices no-such-device; echo $? >&3; } 2>&1 | true";
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", script, common::QPAIR]);
+    assert_eq!(stderr(&finish(command)).trim(), "1");
+}
+
 #[test]
 fn a_command_whose_output_nobody_reads_ends_quietly() {
     for args in ["devices", "doctor --json", "perf read-lat --local -n 10", "bench all-reduce -n 2 --time 2h"] {

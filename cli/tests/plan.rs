@@ -102,6 +102,27 @@ fn what_is_saved_is_proved_and_shown_as_before() {
     }
 }
 
+/// What a file's plan takes depends on where its ranks are: as its recipe says, or as is asked for.
+#[test]
+fn what_a_file_holds_is_priced_where_its_ranks_are() {
+    let show = ["show", "hierarchical", "all-reduce", "-n", "8", "-c", "100K"];
+    let on_nodes = [&show[..], &["--nodes", "4"]].concat();
+    let (recipe, plain) = (File::new("on-nodes-recipe.json"), File::new("on-nodes-plan.json"));
+    plan(&[&on_nodes[..], &["--save", recipe.path(), "--recipe"]].concat());
+    plan(&[&on_nodes[..], &["--save", plain.path()]].concat());
+    let predicted = |args: &[&str]| object(args)["predicted"].clone();
+    let expected = predicted(&on_nodes);
+    assert_eq!(predicted(&["show", "--from", recipe.path()]), expected);
+    assert_eq!(predicted(&["show", "--from", plain.path(), "--nodes", "4"]), expected);
+    let on_one = predicted(&["show", "--from", plain.path()]);
+    assert_ne!(on_one, expected);
+    assert_eq!(predicted(&["show", "--from", recipe.path(), "--nodes", "8"]), on_one);
+    for verb in ["show", "verify"] {
+        let args = if verb == "show" { vec![verb, "--from", recipe.path()] } else { vec![verb, recipe.path()] };
+        assert!(plan(&args).contains("; 4 ranks a node\n"), "{verb}");
+    }
+}
+
 /// A ring's plan of 4 ranks, changed.
 fn changed(name: &str, change: impl FnOnce(&mut Value)) -> File {
     let file = File::new(&format!("right-{name}"));
@@ -187,8 +208,14 @@ fn files_that_mean_harm_are_refused_at_once() {
     assert!(refused(&["verify", "/dev/zero"]).contains("is longer than 256M: save the recipe instead"));
     assert!(refused(&["verify", "/no/such/file"]).contains("could not read /no/such/file"));
     let file = File::with("hostile-explosive.json", &explosive());
-    // Of time or of memory, as fast as the machine is.
-    assert!(refused(&["verify", file.path(), "--time-limit", "1"]).starts_with("error: gave up a"));
+    let error = refused(&["verify", file.path()]);
+    assert!(error.contains("of parts of buffers that other steps take otherwise"), "{error}");
+}
+
+#[test]
+fn what_takes_too_long_is_given_up() {
+    let large = ["show", "ring", "all-reduce", "-n", "256", "-c", "1M", "--time-limit", "1ms"];
+    assert!(refused(&large).starts_with("error: gave up a"));
 }
 
 /// Draws, and gives the elements.

@@ -128,6 +128,11 @@ fn nics_that_the_environment_names_are_checked() {
     let mut command = qpair(&["topo"]);
     command.env("QPAIR_NICS", "soft0");
     assert!(stdout(&finish(command)).contains("(as QPAIR_NICS says: soft0)"));
+    let mut command = qpair(&["topo", "--json"]);
+    command.env("QPAIR_NICS", "soft0");
+    let object: Value = serde_json::from_str(&stdout(&finish(command))).expect("an object");
+    assert!(object["limits"].to_string().contains("as QPAIR_NICS says: soft0"), "{object}");
+    assert!(object.get("topology_file").is_none(), "{object}");
 }
 
 #[test]

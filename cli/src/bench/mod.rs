@@ -73,7 +73,7 @@ fn check_launched(settings: &Settings) -> Result<(), BenchError> {
         ("--device", settings.device.is_some(), "name the device to it, `qpair launch -d`, or set QPAIR_DEVICE"),
         ("--timeout", settings.timeout.is_some(), "give it to that, `qpair launch --timeout`"),
         ("--port", settings.port.is_some(), "leave it out"),
-        ("--no-pin", settings.no_pin, "give it to that, `qpair launch --no-pin`"),
+        ("--no-pin", settings.no_pin, "leave it out: `qpair launch` binds ranks to CPUs with --pin only"),
     ];
     match of_launcher.into_iter().find(|&(_, is_given, _)| is_given) {
         Some((option, _, hint)) => Err(BenchError::OfLauncher { option, hint }),

@@ -86,7 +86,7 @@ pub struct PerfArgs {
     pub device: Option<String>,
     /// Address to serve at. Clients are not asked who they are: bind to no more than is needed [default: 127.0.0.1 with
     /// soft0, else all addresses, as perftest]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["local", "host"])]
     pub bind: Option<IpAddr>,
     /// Keep the data of both sides in memory of a GPU, the first that each process sees or --gpu=N of its own, which for a server
     /// is the one for clients that ask for it; the copy beside a bandwidth is then the GPU's. With write-bw, read-bw, read-lat,
@@ -161,25 +161,35 @@ impl PerfArgs {
     /// # Errors
     /// [`PerfError::Options`] if options do not fit together, and as [`sizes`](PerfArgs::sizes).
     pub fn parameters(&self) -> Result<Parameters, PerfError> {
+        let refuse = |why: String| Err(PerfError::Options(why));
         if self.post_poll && self.test != Test::WriteLat {
-            return Err(PerfError::Options("--post-poll measures WRITEs: give it with write-lat".to_owned()));
+            return refuse("--post-poll measures WRITEs: give it with write-lat".to_owned());
+        }
+        if self.post_poll && (self.all || !self.size.is_empty() || self.signal_every.is_some()) {
+            return refuse("--post-poll measures WRITEs of 8 bytes, signaled in two ways: leave out -s, -a and -Q".to_owned());
+        }
+        if self.perftest.any() {
+            let what = if self.post_poll { "--post-poll".to_owned() } else { self.test.to_string() };
+            return refuse(format!("{what} is no test of perftest: leave out its options (`qpair perf --help` lists them)"));
         }
         let gpu = self.gpu.is_some();
         if gpu && !self.test.can_be_on_gpu() {
-            return Err(PerfError::Options(format!(
+            return refuse(format!(
                 "{} is not measured in memory of a GPU; --gpu goes with write-bw, read-bw, read-lat, send-bw and send-lat",
                 self.test
-            )));
+            ));
         }
         let signal_every = self.signal_every.unwrap_or(DEFAULT_SIGNAL_EVERY.min((self.depth / 2).max(1)));
         if signal_every > self.depth {
-            return Err(PerfError::Options(format!(
+            return refuse(format!(
                 "of {} outstanding requests none would be signaled: give --signal-every {0} or less",
                 self.depth
-            )));
+            ));
         }
         let longest = self.sizes()?.into_iter().max().unwrap_or(8);
-        Ok(Parameters { test: self.test, max_size: longest as u64, depth: self.depth, signal_every, gpu })
+        // What a server has no part in.
+        let test = if self.post_poll { Test::WriteBw } else { self.test };
+        Ok(Parameters { test, max_size: longest as u64, depth: self.depth, signal_every, gpu })
     }
 
     /// How much to measure per size.

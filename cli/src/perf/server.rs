@@ -12,7 +12,7 @@ use super::device::SOFT;
 use super::error::PerfError;
 use super::own::{self, INTRODUCTION, PATIENCE};
 use super::perftest::{Ready, Role};
-use crate::output::{PrintError, print};
+use crate::output::{PrintError, print, tell};
 
 /// Serves one client, or one after another without end.
 ///
@@ -39,7 +39,7 @@ pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
             };
         }
         if let Err(error) = served {
-            eprintln!("client {client}: {error}");
+            tell(&format!("client {client}: {error}"));
         }
     }
 }
@@ -63,7 +63,7 @@ fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
     let line = format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port());
     if args.json {
         // Standard output has objects alone.
-        eprintln!("{line}");
+        tell(&line);
         return Ok(());
     }
     print(&line)
@@ -82,7 +82,8 @@ fn accept(listener: &TcpListener, without_end: bool) -> Result<(TcpStream, Socke
             (io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted, _) => {}
             (_, Some(Errno::MFILE | Errno::NFILE)) if without_end || tries < MAX_TRIES => {
                 if tries.is_multiple_of(MAX_TRIES) {
-                    eprintln!("a client waits: {error}; raise the limit (`ulimit -n`), or end what holds files open");
+                    let advice = "raise the limit (`ulimit -n`), or end what holds files open";
+                    tell(&format!("a client waits: {error}; {advice}"));
                 }
                 tries += 1;
                 thread::sleep(TRY_AGAIN);

@@ -34,6 +34,8 @@ pub struct Asked {
     #[command(flatten)]
     pub terms: Terms,
     #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
     setting: Setting,
     /// Give up after this time
     #[arg(long, value_name = "TIME", default_value = "60")]
@@ -56,15 +58,6 @@ pub struct Terms {
     /// Bytes of a segment, in which long vectors are pipelined; takes K, M, G [default: 128K]
     #[arg(long, value_name = "BYTES")]
     segment: Option<Size>,
-    /// So many ranks in a row share a node [default: all]
-    #[arg(long, value_name = "RANKS_PER_NODE", value_parser = clap::value_parser!(u32).range(1..))]
-    nodes: Option<u32>,
-    /// So many ranks in a row share an island of their node: a socket, or GPUs joined by NVLink [default: all of the node]
-    #[arg(long, value_name = "RANKS_PER_ISLAND", value_parser = clap::value_parser!(u32).range(1..))]
-    islands: Option<u32>,
-    /// Vectors are in memory of GPUs, whose kernels copy and combine
-    #[arg(long)]
-    gpu: bool,
     /// Rings that share the vector, for ring [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHANNELS)))]
     channels: Option<u32>,
@@ -77,6 +70,20 @@ pub struct Terms {
     /// Finish each result once, as the division of an average
     #[arg(long)]
     finish: bool,
+}
+
+/// Where ranks and vectors are. Of a file's plan that is a matter of its time alone.
+#[derive(Debug, Clone, Args)]
+pub struct Place {
+    /// So many ranks in a row share a node [default: all; of a recipe from a file, as it says]
+    #[arg(long, value_name = "RANKS_PER_NODE", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
+    /// So many ranks in a row share an island of their node: a socket, or GPUs joined by NVLink [default: all of the node]
+    #[arg(long, value_name = "RANKS_PER_ISLAND", value_parser = clap::value_parser!(u32).range(1..))]
+    islands: Option<u32>,
+    /// Vectors are in memory of GPUs, whose kernels copy and combine
+    #[arg(long)]
+    gpu: bool,
 }
 
 impl Asked {
@@ -100,16 +107,23 @@ impl Asked {
     /// # Errors
     /// [`PlanError::Model`] if there is no such model.
     pub fn tuner(&self) -> Result<Tuner, PlanError> {
-        self.terms.tuner(&self.setting)
+        self.terms.tuner(&self.place, &self.setting)
+    }
+}
+
+impl Place {
+    /// Whether it is said which ranks share a node.
+    pub fn has_nodes(&self) -> bool {
+        self.nodes.is_some()
+    }
+
+    /// Whether it is said which ranks share a node, or an island.
+    pub fn has_parts(&self) -> bool {
+        self.nodes.or(self.islands).is_some()
     }
 }
 
 impl Terms {
-    /// Whether it is said which ranks share a node, or an island.
-    pub fn has_nodes(&self) -> bool {
-        self.nodes.or(self.islands).is_some()
-    }
-
     /// What is to be done.
     ///
     /// # Errors
@@ -139,17 +153,18 @@ impl Terms {
     ///
     /// # Errors
     /// [`PlanError::Model`] if there is no such model; [`PlanError::Islands`].
-    pub fn tuner(&self, setting: &Setting) -> Result<Tuner, PlanError> {
+    pub fn tuner(&self, place: &Place, setting: &Setting) -> Result<Tuner, PlanError> {
         let tuning = Tuning { deterministic: self.ordered, ..Tuning::default() };
+        let Place { nodes, islands, gpu } = *place;
         // No island is of two nodes.
-        if let (Some(ranks), Some(node)) = (self.islands, self.nodes)
+        if let (Some(ranks), Some(node)) = (islands, nodes)
             && node % ranks != 0
         {
             return Err(PlanError::Islands { ranks, node });
         }
-        let islands = self.islands.filter(|&ranks| self.nodes != Some(ranks));
-        let tuner = setting.tuner(tuning, self.nodes.map_or(Nodes::One, Nodes::Of), islands.map(Nodes::Of))?;
-        let mut tuner = tuner.where_vectors_are(self.gpu).into_owned();
+        let islands = islands.filter(|&ranks| nodes != Some(ranks));
+        let tuner = setting.tuner(tuning, nodes.map_or(Nodes::One, Nodes::Of), islands.map(Nodes::Of))?;
+        let mut tuner = tuner.where_vectors_are(gpu).into_owned();
         if let Some(segment) = self.segment {
             tuner.tuning.segment = segment.0;
         }

@@ -5,7 +5,7 @@ use qpair::collectives::tune::Tuner;
 use qpair::collectives::{Algorithm, Collective, Spec};
 use serde::Serialize;
 
-use super::args::{Terms, collective, collectives};
+use super::args::{Place, Terms, collective, collectives};
 use super::error::PlanError;
 use super::examined::{Known, refuted};
 use super::figures::Figures;
@@ -39,6 +39,8 @@ pub struct CompareArgs {
     count: Vec<Size>,
     #[command(flatten)]
     terms: Terms,
+    #[command(flatten)]
+    place: Place,
     #[command(flatten)]
     setting: Setting,
     /// Print one JSON object
@@ -111,7 +113,7 @@ impl Asked {
 
 impl Comparison {
     fn of(args: &CompareArgs) -> Result<Self, PlanError> {
-        let tuner = args.terms.tuner(&args.setting)?;
+        let tuner = args.terms.tuner(&args.place, &args.setting)?;
         let barrier = args.collective == Collective::Barrier;
         let mut counts: Vec<u64> = args.count.iter().map(|count| if barrier { 0 } else { count.0 }).collect();
         counts.sort_unstable();
@@ -176,7 +178,7 @@ impl Comparison {
             let s = if args.collective.has_blocks() { "all blocks together" } else { "the vector" };
             remarks.push(format!("sent by the rank that sends most, and scratch, at the greatest size: S is {s}"));
         }
-        if !args.terms.has_nodes() && Algorithm::Hierarchical.does(args.collective) {
+        if !args.place.has_parts() && Algorithm::Hierarchical.does(args.collective) {
             remarks.push("hierarchical: all ranks share a node here; --nodes and --islands say otherwise".to_owned());
         }
         remarks.extend(self.left_out.iter().map(|what| format!("left out: {what}")));

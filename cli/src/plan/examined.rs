@@ -1,8 +1,10 @@
 //! A plan, and all that is known of it.
 
+use std::path::Path;
+
 use qpair::collectives::cost::Timeline;
 use qpair::collectives::tune::Tuner;
-use qpair::collectives::{Plan, PlanHash, Program, Proof, Recipe, VerifyError};
+use qpair::collectives::{Nodes, Plan, PlanHash, Program, Proof, Recipe, VerifyError};
 
 use super::args::Asked;
 use super::error::PlanError;
@@ -20,6 +22,8 @@ pub struct Examined {
     pub proof: Proof,
     /// When each step runs.
     pub timeline: Timeline,
+    /// Which ranks share a node there.
+    pub nodes: Nodes,
     /// What it takes.
     pub figures: Figures,
 }
@@ -52,21 +56,35 @@ impl Examined {
     pub fn asked(asked: &Asked) -> Result<Self, PlanError> {
         let tuner = asked.tuner()?;
         let (recipe, from) = (asked.recipe(&tuner)?, asked.from.clone());
+        let says_nodes = asked.place.has_nodes();
         asked.limit().within(move || match (recipe, from) {
-            (Some(recipe), _) => Self::of(Loaded::of(recipe)?, &tuner),
-            (None, path) => Self::of(Loaded::read(&path.unwrap_or_default())?, &tuner),
+            (Some(recipe), _) => Self::of(Loaded::of(recipe)?, tuner),
+            (None, path) if says_nodes => Self::of(Loaded::read(&path.unwrap_or_default())?, tuner),
+            (None, path) => Self::read(&path.unwrap_or_default(), tuner),
         })
+    }
+
+    /// What a file holds, on the nodes that it is for, if it says so.
+    ///
+    /// # Errors
+    /// [`PlanError`] if it is no plan, not right, or too large.
+    pub fn read(path: &Path, mut tuner: Tuner) -> Result<Self, PlanError> {
+        let loaded = Loaded::read(path)?;
+        if let Some(recipe) = &loaded.recipe {
+            tuner.seats.nodes = recipe.shape.nodes.clone();
+        }
+        Self::of(loaded, tuner)
     }
 
     /// Proves it and works out its numbers.
     ///
     /// # Errors
     /// [`PlanError::Refuted`] if it is not right.
-    pub fn of(loaded: Loaded, tuner: &Tuner) -> Result<Self, PlanError> {
+    fn of(loaded: Loaded, tuner: Tuner) -> Result<Self, PlanError> {
         let plan = &loaded.plan;
         let proof = plan.verify().map_err(|fault| refuted(&loaded, fault))?;
-        let Known { timeline, figures } = Known::of(plan, tuner).map_err(|fault| refuted(&loaded, fault))?;
-        Ok(Self { hash: plan.hash(), proof, timeline, figures, loaded })
+        let Known { timeline, figures } = Known::of(plan, &tuner).map_err(|fault| refuted(&loaded, fault))?;
+        Ok(Self { hash: plan.hash(), proof, timeline, figures, nodes: tuner.seats.nodes, loaded })
     }
 
     /// The plan.

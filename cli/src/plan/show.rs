@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use qpair::collectives::cost::{Cost, Work};
-use qpair::collectives::{Plan, Program, Spec};
+use qpair::collectives::{Nodes, Plan, Program, Spec};
 use serde::Serialize;
 
 use super::args::Asked;
@@ -96,7 +96,7 @@ pub fn summary(examined: &Examined) -> String {
     line("scratch", format!("{} at most", amount(figures.scratch)));
     let canonical = if examined.proof.canonical { "yes" } else { "no" };
     line("canonical", format!("{canonical}{}", canonical_means(plan, examined.proof.canonical)));
-    line("predicted", predicted(cost));
+    line("predicted", format!("{}{}", predicted(cost), on_nodes(&examined.nodes)));
     lines.join("\n")
 }
 
@@ -125,6 +125,15 @@ fn predicted(cost: &Cost) -> String {
     let parts = parts.map(|(name, seconds)| format!("{name} {}", us(seconds))).join(", ");
     let (rank, work) = cost.bottleneck();
     format!("{} us: {parts}; most of it {} at rank {rank}", us(cost.seconds), work_name(work))
+}
+
+/// Where it takes that long, if ranks are on several nodes.
+fn on_nodes(nodes: &Nodes) -> String {
+    match nodes {
+        Nodes::One => String::new(),
+        Nodes::Of(ranks) => format!("; {ranks} ranks a node"),
+        Nodes::Listed(_) => "; on the nodes that it names".to_owned(),
+    }
 }
 
 fn work_name(work: Work) -> &'static str {

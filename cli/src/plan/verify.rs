@@ -8,7 +8,6 @@ use qpair::collectives::tune::Tuner;
 use super::error::PlanError;
 use super::examined::Examined;
 use super::limits::Limit;
-use super::load::Loaded;
 use super::show::summary;
 use crate::output::print;
 use crate::period::Period;
@@ -35,7 +34,7 @@ pub struct VerifyArgs {
 /// [`PlanError`] if it is not right, or no plan.
 pub fn run(args: VerifyArgs) -> Result<(), PlanError> {
     let examined =
-        Limit(args.time_limit.0).within(move || Examined::of(Loaded::read(&args.file)?, &Tuner::default()))?;
+        Limit(args.time_limit.0).within(move || Examined::read(&args.file, Tuner::default()))?;
     let results = match examined.plan().spec.collective.reduces() {
         true => "each result holds each contribution once, and nothing else",
         false => "each result is what it is to be, and nothing else",

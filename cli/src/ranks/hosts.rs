@@ -1,5 +1,6 @@
 //! Which ranks run on which hosts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -99,7 +100,7 @@ impl Hosts {
         let mut hosts: Vec<(String, u32)> = Vec::new();
         let mut all = 0_u32;
         for (text, name, slots) in named {
-            let name = name.trim_matches(['[', ']']);
+            let name = &*unbracketed(name);
             // ssh would take it for an option.
             let is_name = !name.is_empty() && !name.starts_with('-') && !name.contains(|c: char| c.is_whitespace());
             let slots =
@@ -172,6 +173,16 @@ const MOST_ON_HOST: u32 = 4096;
 /// Ranks of all hosts together: more than any job has, and few enough that a list of all of them takes little memory.
 const MOST: u32 = 1 << 20;
 
+/// A host as ssh takes it: without the brackets of an address of IPv6, behind a user's name or not.
+fn unbracketed(name: &str) -> Cow<'_, str> {
+    let (user, host) = name.rsplit_once('@').map_or((None, name), |(user, host)| (Some(user), host));
+    match (user, host.strip_prefix('[').and_then(|host| host.strip_suffix(']'))) {
+        (_, None) => name.into(),
+        (None, Some(host)) => host.into(),
+        (Some(user), Some(host)) => format!("{user}@{host}").into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +196,7 @@ mod tests {
         let parse = |list| Hosts::parse(list).expect("hosts");
         assert_eq!(parse("a:4, user@b ,a:2"), named(&[("a", 6), ("user@b", 1)]));
         assert_eq!(parse("fd00::2,[fd00::3]:4"), named(&[("fd00::2", 1), ("fd00::3", 4)]));
+        assert_eq!(parse("b@[fd00::3]:4,b@fd00::3"), named(&[("b@fd00::3", 5)]));
         let file = "# two\nnode1 slots=4 # the first\n\n  node2\tslots=2 max_slots=3\nnode3\n";
         assert_eq!(Hosts::parse_file(file).expect("hosts"), named(&[("node1", 4), ("node2", 2), ("node3", 1)]));
     }

@@ -114,6 +114,8 @@ impl Job {
         let rank = seat.rank;
         let failed = |source| JobError::System { what: format!("start rank {rank}"), source };
         let mut command = tied(self.cpu_for(rank), &self.command).map_err(failed)?;
+        // A store that torchrun keeps for its own ranks is none for these.
+        command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
         command.envs(self.remote.variables.iter().map(|(name, value)| (name, value)));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         // A group of its own, so that signals reach what the rank itself starts. Such a group can not read the terminal.
@@ -188,7 +190,9 @@ fn check_program(program: Option<&OsString>, path: Option<OsString>) -> Result<(
     let found = if program.as_encoded_bytes().contains(&b'/') {
         is_program(Path::new(program))
     } else {
-        std::env::split_paths(&path.unwrap_or_default()).any(|folder| is_program(&folder.join(program)))
+        // Without one, what the C library takes instead.
+        let path = path.unwrap_or_else(|| "/bin:/usr/bin".into());
+        std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
     };
     if found { Ok(()) } else { Err(JobError::NoSuchCommand { command: program.to_string_lossy().into_owned() }) }
 }

@@ -141,7 +141,8 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     // Of a machine from a file there is nothing to register.
     let found = (is_this && named.is_none()).then(found).flatten();
     if args.json {
-        return Ok(print_object(&Object::of(&machine, &choice, found.as_ref()))?);
+        let object = Object::of(&machine, (&choice, &limits), named.as_deref(), found.as_ref());
+        return Ok(print_object(&object)?);
     }
     if let Some(path) = named {
         print(&format!("By the file that QPAIR_TOPOLOGY names, {}:\n", path.display()))?;

@@ -1,5 +1,7 @@
 //! The machine and the choice for programs.
 
+use std::path::Path;
+
 use qpair::topology::{Choice, Consumer, GpuId, Island, Machine, PathClass, Proven, Rail};
 use serde::Serialize;
 
@@ -17,6 +19,11 @@ pub struct Object<'a> {
     proven: Proven,
     /// Settings that slow GPUDirect down, with what to do.
     hints: Vec<String>,
+    /// What the environment and the library leave out of the choice.
+    limits: &'a [String],
+    /// The file that the environment names, if the machine is what that says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topology_file: Option<&'a Path>,
     /// Of this machine: GPUs as CUDA counts them, and how each RDMA device reaches their memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_memory: Option<Vec<Memory<'a>>>,
@@ -66,8 +73,13 @@ struct Way<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Of that machine; with the GPUs that were found, if it is this one.
-    pub fn of(machine: &'a Machine, choice: &'a Choice, found: Option<&'a Found>) -> Self {
+    /// Of that machine, with what limits the choice; with the GPUs that were found, if it is this one.
+    pub fn of(
+        machine: &'a Machine,
+        (choice, limits): (&'a Choice, &'a [String]),
+        topology_file: Option<&'a Path>,
+        found: Option<&'a Found>,
+    ) -> Self {
         let way = |rail: &'a Rail, is_gpu: bool| Way {
             name: machine.nic(rail.nic).map_or("", |nic| &nic.name),
             path: rail.path.class.to_string(),
@@ -90,6 +102,8 @@ impl<'a> Object<'a> {
             choice: chosen.collect(),
             proven: choice.proven(),
             hints: machine.hints().iter().map(ToString::to_string).collect(),
+            limits,
+            topology_file,
             gpu_memory: found.map(|found| {
                 let memory =
                     |gpu: &'a Result<FoundGpu, ClosedGpu>| gpu.as_ref().map_or_else(Memory::Closed, Memory::Found);

@@ -66,6 +66,15 @@ fn presence(system: &System) -> Finding {
     let finding = Finding::warning(of, "rdma-device", message);
     let finding = match idle {
         None => finding,
+        Some((function, module)) if system.kernel.loaded.contains(module) => finding
+            .because(format!(
+                "The NIC at {} may be one: its module {module} is loaded, but there is no device of it here.",
+                function.address
+            ))
+            .fix(
+                "as root: see whether another network namespace has it, and what the kernel says",
+                ["rdma system show".to_owned(), format!("dmesg | grep -i -e {module} -e {}", function.address)],
+            ),
         Some((function, module)) => finding
             .because(format!("The NIC at {} may be one: its module {module} is not loaded.", function.address))
             .fix("as root: use the NIC", [format!("modprobe {module}")]),

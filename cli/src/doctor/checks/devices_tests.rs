@@ -47,6 +47,10 @@ fn hardware_that_is_not_in_use_is_told() {
     system.pci = vec![nic];
     let findings = check(&system);
     assert!(fixes(only(&findings, "rdma-device")).contains("modprobe mlx5_ib"));
+    // One that is loaded is not what is missing.
+    system.kernel.loaded.insert("mlx5_ib".to_owned());
+    let text = fixes(only(&check(&system), "rdma-device"));
+    assert!(text.contains("rdma system show") && !text.contains("modprobe mlx5_ib"), "{text}");
     system.pci = vec![PciFunction { address: "0000:c1:00.0".to_owned(), class: 0x020700, driver: None }];
     let findings = check(&system);
     let finding = only(&findings, "rdma-device");

@@ -3,7 +3,7 @@
 use qpair::verbs::Context;
 
 use super::bandwidth::{self, VerbsStream};
-use super::exchange::{Exchange, PATIENCE, Request};
+use super::exchange::{Exchange, PATIENCE, Request, Round};
 use super::latency;
 use super::memcpy::Memcpy;
 use super::onesided::{FetchAdd, Read};
@@ -72,6 +72,9 @@ fn measure(
     report: &Report,
 ) -> Result<(), PerfError> {
     if args.post_poll {
+        // From then on the server waits for as long as it takes.
+        exchange.start(Round { size: 8, count: 0 })?;
+        exchange.finish_round()?;
         for signal_every in [1, 64] {
             report.post_poll(&postpoll::measure(session, exchange, signal_every, effort)?)?;
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::settings::Settings;
 use super::units::unit;
+use crate::output::tell;
 
 /// How far a stream is, told every [`EVERY`].
 #[derive(Clone, Debug)]
@@ -30,7 +31,7 @@ impl Progress {
     /// Prints the line if it is due, when so many messages are done.
     pub fn look(&mut self, messages: u64) {
         if let Some(line) = self.line(Instant::now(), messages) {
-            eprintln!("{line}");
+            tell(&line);
         }
     }
 
