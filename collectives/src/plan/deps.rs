@@ -1,6 +1,5 @@
 //! The steps that a step waits for.
 
-use std::cmp::Ordering;
 use std::fmt;
 
 /// Steps of the same program, ascending: those that one step waits for. Within a loop they move on from one time to the next, so
@@ -63,15 +62,30 @@ impl<'a> Deps<'a> {
     /// Whether `step` is one of them.
     #[inline]
     pub fn contains(&self, step: u32) -> bool {
+        self.get(self.below(step)) == Some(step)
+    }
+
+    /// How many are less than `step`.
+    #[inline]
+    fn below(&self, step: u32) -> usize {
         let (mut low, mut high) = (0, self.len());
-        while let Some(dep) = self.get((low + high) / 2).filter(|_| low < high) {
-            match dep.cmp(&step) {
-                Ordering::Equal => return true,
-                Ordering::Less => low = (low + high) / 2 + 1,
-                Ordering::Greater => high = (low + high) / 2,
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.get(middle) {
+                Some(dep) if dep < step => low = middle + 1,
+                _ => high = middle,
             }
         }
-        false
+        low
+    }
+
+    /// The last of those less than `step` that `is_it` says yes to.
+    #[inline]
+    pub(crate) fn last_below(&self, step: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        // Nearly always all of them are.
+        let last = self.get(self.len().wrapping_sub(1))?;
+        let count = if last < step { self.len() } else { self.below(step) };
+        (0..count).rev().filter_map(|place| self.get(place)).find(|&dep| is_it(dep))
     }
 
     /// All of them, in a list.
@@ -124,6 +138,9 @@ mod tests {
                 let deps = Deps::moved(&listed, &by, turn);
                 for step in 0..70 {
                     assert_eq!(deps.contains(step), listed.iter().any(|dep| dep + turn == step), "{len} {turn} {step}");
+                    let is_even = |dep: u32| dep.is_multiple_of(2);
+                    let last = listed.iter().map(|dep| dep + turn).rfind(|&dep| dep < step && is_even(dep));
+                    assert_eq!(deps.last_below(step, is_even), last, "{len} {turn} {step}");
                 }
             }
         }

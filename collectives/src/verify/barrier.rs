@@ -2,7 +2,8 @@
 
 use super::error::VerifyError;
 use super::matching::Matching;
-use super::rank_set::RankSet;
+use super::most_followed;
+use super::rank_set::{Allowance, RankSet};
 use super::replay::{At, Event, replay};
 use crate::plan::Plan;
 
@@ -13,15 +14,23 @@ pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<(), VerifyError>
     // By rank and step: who has entered before the step is complete.
     let mut known: Vec<Vec<RankSet>> =
         plan.by_rank().map(|(rank, program)| vec![RankSet::one(rank); program.len()]).collect();
+    let (steps, mut allowance) = (plan.total_steps(), Allowance::for_steps(plan.total_steps()));
+    let mut count = |At { rank, step }, set: &RankSet| match allowance.takes(set) {
+        true => Ok(()),
+        false => Err(VerifyError::Reads { rank, step, limit: most_followed(steps) }),
+    };
     replay(plan, matching, |event| {
         match event {
             Event::Local(at, _) => {
                 let set = before(plan, &known, at);
+                count(at, &set)?;
                 known[at.rank as usize][at.step as usize] = set;
             }
             Event::Transfer { send: (send, _), recv: (recv, _) } => {
                 let told = before(plan, &known, send);
                 let set = before(plan, &known, recv).union(&told);
+                count(send, &told)?;
+                count(recv, &set)?;
                 known[send.rank as usize][send.step as usize] = told;
                 known[recv.rank as usize][recv.step as usize] = set;
             }

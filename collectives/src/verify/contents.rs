@@ -5,7 +5,7 @@ use super::error::{OutputFault, VerifyError};
 use super::matching::Matching;
 use super::most_followed;
 use super::order::Order;
-use super::rank_set::RankSet;
+use super::rank_set::{Allowance, RankSet};
 use super::replay::{At, Event, replay};
 use crate::pieces::Pieces;
 use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
@@ -17,7 +17,7 @@ use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
 pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<bool, VerifyError> {
     let memory = plan.by_rank().map(|(rank, program)| initial(&plan.spec, rank, program)).collect();
     let combinations = Combinations::of(plan);
-    let mut all = All { plan, memory, combinations, parts: Vec::new() };
+    let mut all = All { plan, memory, combinations, parts: Vec::new(), followed: Followed::of(plan) };
     replay(plan, matching, |event| match event {
         Event::Local(at, StepKind::Finish { dst }) => all.finish(at, dst),
         Event::Local(at, kind) => all.apply((at, kind), (at, kind)),
@@ -54,6 +54,26 @@ struct Combination {
     order: Order,
 }
 
+/// Parts of buffers that were moved or combined by themselves, bounded: where what a step takes was put together of ever more
+/// parts, these are a power of the steps.
+struct Followed {
+    parts: usize,
+    limit: usize,
+}
+
+impl Followed {
+    fn of(plan: &Plan) -> Self {
+        Self { parts: 0, limit: most_followed(plan.total_steps()) }
+    }
+
+    /// One more, which that step takes.
+    #[inline]
+    fn one(&mut self, At { rank, step }: At) -> Result<(), VerifyError> {
+        self.parts += 1;
+        if self.parts > self.limit { Err(VerifyError::Reads { rank, step, limit: self.limit }) } else { Ok(()) }
+    }
+}
+
 /// All combinations that were made: what elements hold is a number, so that it is little to move. Those of one rank have its
 /// number, and are not kept.
 struct Combinations {
@@ -62,6 +82,8 @@ struct Combinations {
     /// refused before memory runs out.
     limit: usize,
     made: Vec<Combination>,
+    /// What their sets may take yet.
+    bytes: Allowance,
     /// The last that was made, and of which: a step mostly combines the same in several pieces.
     last: Option<([Id; 2], Id)>,
 }
@@ -70,7 +92,7 @@ impl Combinations {
     fn of(plan: &Plan) -> Self {
         let ranks = plan.spec.ranks.0;
         let limit = most_followed(plan.total_steps()).min((NOTHING.what.0 - ranks) as usize);
-        Self { ranks, limit, made: Vec::new(), last: None }
+        Self { ranks, limit, made: Vec::new(), bytes: Allowance::for_steps(plan.total_steps()), last: None }
     }
 
     fn ranks(&self, id: Id) -> RankSet {
@@ -101,8 +123,11 @@ impl Combinations {
         if self.made.len() >= self.limit {
             return Err(Refusal::Many);
         }
-        let made = Id(self.ranks + self.made.len() as u32);
-        self.made.push(Combination { ranks: own.union(&new), order: self.order(one).with(self.order(other)) });
+        let (made, ranks) = (Id(self.ranks + self.made.len() as u32), own.union(&new));
+        if !self.bytes.takes(&ranks) {
+            return Err(Refusal::Many);
+        }
+        self.made.push(Combination { ranks, order: self.order(one).with(self.order(other)) });
         self.last = Some(([one, other], made));
         Ok(made)
     }
@@ -133,6 +158,7 @@ struct All<'a> {
     combinations: Combinations,
     /// What a step moves: from, to, and what it holds. Kept, so that it is not allocated each time.
     parts: Vec<(u64, u64, Held)>,
+    followed: Followed,
 }
 
 impl All<'_> {
@@ -143,7 +169,7 @@ impl All<'_> {
         };
         // What comes from position p goes to p - src.offset + dst.offset.
         let moved = src.offset.wrapping_sub(dst.offset);
-        let Self { memory, parts, combinations, .. } = self;
+        let Self { memory, parts, combinations, followed, .. } = self;
         parts.clear();
         let source = &mut memory[reader.rank as usize][src.buffer];
         source.read(src.offset, src.offset + src.len, |from, to, held| {
@@ -154,6 +180,7 @@ impl All<'_> {
                     slice: part(src, from, to),
                 });
             }
+            followed.one(reader)?;
             let held = Held { shift: held.shift.wrapping_add(moved), ..*held };
             parts.push((from.wrapping_sub(moved), to.wrapping_sub(moved), held));
             Ok(())
@@ -161,9 +188,10 @@ impl All<'_> {
         let target = &mut memory[writer.rank as usize][dst.buffer];
         for (from, to, new) in parts.drain(..) {
             if reduce {
-                let mut combine =
-                    |from, to, held: &mut Held| combine(writer, part(dst, from, to), held, &new, combinations);
-                target.visit(from, to, &mut combine)?;
+                target.visit(from, to, |from, to, held| {
+                    followed.one(writer)?;
+                    combine(writer, part(dst, from, to), held, &new, combinations)
+                })?;
             } else {
                 target.set(from, to, new);
             }
@@ -272,10 +300,32 @@ fn part(whole: Slice, from: u64, to: u64) -> Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Elements, FORMAT, Ranks};
+
+    /// Of scratch that is put together of ever more parts, all of which are copied by the next step.
+    #[test]
+    fn parts_that_double_with_each_step_are_bounded() {
+        let of = |doublings: u32| {
+            let spec = Spec::all_reduce(Ranks(1), Elements(1 << 26), 1);
+            let mut program = Program::new();
+            let copy = |src, dst| StepKind::Copy { src, dst };
+            program.push(copy(Slice::data(0, 1), Slice::scratch(0, 1)), []);
+            program.push(copy(Slice::data(0, 1), Slice::scratch(1, 1)), []);
+            for power in 1..doublings {
+                let half = 1 << power;
+                program.push(copy(Slice::scratch(0, half), Slice::scratch(half, half)), 0..=power);
+            }
+            Plan { format: FORMAT, spec, algorithm: "doubling".into(), programs: vec![program] }.verify()
+        };
+        assert!(of(12).is_ok());
+        let refused = of(24);
+        assert!(matches!(refused, Err(VerifyError::Reads { rank: 0, step: 21, .. })), "{refused:?}");
+    }
 
     #[test]
     fn combinations_are_made_once_in_a_row_and_bounded() {
-        let mut all = Combinations { ranks: 6, limit: 2, made: Vec::new(), last: None };
+        let bytes = Allowance::for_steps(0);
+        let mut all = Combinations { ranks: 6, limit: 2, made: Vec::new(), bytes, last: None };
         let both = |all: &mut Combinations, one, other| all.both(Id(one), Id(other)).map(|made| made.0);
         assert!(matches!(both(&mut all, 3, 3), Err(Refusal::Common(3))));
         assert!(matches!([both(&mut all, 0, 1), both(&mut all, 0, 1)], [Ok(6), Ok(6)]));

@@ -175,6 +175,19 @@ pub enum VerifyError {
         /// The limit: a million, and 64 for each step.
         limit: usize,
     },
+    /// To find that steps wait for others takes too long.
+    #[error(
+        "rank {rank}, step {step}: so far more than {limit} steps were looked at to find which others steps wait for by way of \
+         others; let each name those that it waits for"
+    )]
+    Searches {
+        /// The rank.
+        rank: u32,
+        /// The step.
+        step: u32,
+        /// The limit.
+        limit: u64,
+    },
     /// Steps wait for each other.
     #[error("rank {rank}, step {step}: deadlock, waits for {}", Cycle(cycle))]
     Deadlock {

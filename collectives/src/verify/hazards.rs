@@ -27,6 +27,9 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
     let (mut reads, mut order) = (Reads::default(), Order::of(program));
     for (number, step) in program.numbered() {
         order.come_to(number, step);
+        if order.steps_searched > MOST_SEARCHED {
+            return Err(VerifyError::Searches { rank, step: number, limit: MOST_SEARCHED });
+        }
         let race = |slice: Slice, (from, to), other| {
             let slice = Slice { offset: from, len: to - from, ..slice };
             Err(VerifyError::Race { rank, step: number, other, slice })
@@ -61,19 +64,36 @@ struct Order<'a> {
     program: &'a Program,
     number: u32,
     step: Option<Step<'a>>,
+    /// By step: the first of the steps in a row before it that it depends on, all of them; itself if it does not depend on the one
+    /// before it.
+    row: Vec<u32>,
     /// By step: the last step that was found to be after it, by a search.
     before: Vec<u32>,
     /// Steps before the one it has come to that were found, and whose dependencies were not looked at.
     found: BinaryHeap<u32>,
     searched: bool,
+    /// By all searches.
+    steps_searched: u64,
 }
 
 impl<'a> Order<'a> {
     fn of(program: &'a Program) -> Self {
-        Self { program, number: 0, step: None, before: Vec::new(), found: BinaryHeap::new(), searched: false }
+        Self {
+            program,
+            number: 0,
+            step: None,
+            row: Vec::with_capacity(program.len()),
+            before: Vec::new(),
+            found: BinaryHeap::new(),
+            searched: false,
+            steps_searched: 0,
+        }
     }
 
+    /// The next step.
     fn come_to(&mut self, number: u32, step: Step<'a>) {
+        let follows = number > 0 && step.deps.last_below(NONE, |_| true) == Some(number - 1);
+        self.row.push(if follows { self.row[number as usize - 1] } else { number });
         (self.number, self.step, self.searched) = (number, Some(step), false);
     }
 
@@ -81,7 +101,7 @@ impl<'a> Order<'a> {
     #[inline]
     fn is_after(&mut self, early: u32) -> bool {
         let direct = self.step.is_some_and(|step| step.deps.contains(early));
-        direct || self.finds(early)
+        direct || self.row[self.number as usize] <= early || self.finds(early)
     }
 
     /// Searches the steps between the two, the last first: so that however often it is asked about a step, it looks at none
@@ -97,6 +117,7 @@ impl<'a> Order<'a> {
             && let Some(step) = self.found.peek().copied().filter(|&step| step > early)
         {
             self.found.pop();
+            self.steps_searched += 1;
             for dep in self.program.deps(step).iter() {
                 if self.before[dep as usize] != self.number {
                     self.before[dep as usize] = self.number;
@@ -110,6 +131,8 @@ impl<'a> Order<'a> {
 
 /// No step.
 const NONE: u32 = u32::MAX;
+/// Of searches for a way from one step of a rank to another: some seconds, and far more than any algorithm's plan takes.
+const MOST_SEARCHED: u64 = 1 << 27;
 
 #[cfg(test)]
 mod tests {
@@ -125,6 +148,23 @@ mod tests {
         (0..elements).for_each(|element| copy(element, 1, element));
         (1..=times).for_each(|time| copy(0, elements, time * elements));
         program
+    }
+
+    /// What each step waits for by way of all before it is not looked for step by step.
+    #[test]
+    fn long_rows_of_steps_that_wait_for_each_other_take_little() {
+        let spec = Spec::all_reduce(Ranks(2), Elements(2), 8);
+        let mut program = Program::new();
+        let copy = |from, to| StepKind::Copy { src: Slice::data(from, 1), dst: Slice::scratch(to, 1) };
+        program.push(copy(0, 0), []);
+        for step in 1..300_000 {
+            program.push(StepKind::Copy { src: Slice::scratch(0, 1), dst: Slice::scratch(1, 1) }, [step - 1]);
+        }
+        assert_eq!(check(&spec, 1, &program), Ok(()));
+        // One that does not wait is found all the same.
+        program.push(StepKind::Copy { src: Slice::scratch(1, 1), dst: Slice::data(0, 1) }, [5]);
+        let found = check(&spec, 1, &program);
+        assert!(matches!(found, Err(VerifyError::Race { step: 300_000, other: 299_999, .. })), "{found:?}");
     }
 
     #[test]

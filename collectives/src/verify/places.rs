@@ -28,6 +28,7 @@ impl VerifyError {
             | Self::Finish { rank, step, .. }
             | Self::Unmatched { rank, step, .. }
             | Self::Reads { rank, step, .. }
+            | Self::Searches { rank, step, .. }
             | Self::Undefined { rank, step, .. }
             | Self::Misplaced { rank, step, .. }
             | Self::Duplicate { rank, step, .. } => vec![(*rank, *step)],

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use super::most_followed;
+
 /// A set of ranks. What algorithms combine are mostly ranks in a row, round the last: those are kept as two runs; other
 /// sets as one bit each, shared by clones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,26 @@ impl RankSet {
     }
 }
 
+/// What the sets that are kept may take, so that a plan that has ever more of them is refused before memory runs out.
+#[derive(Debug)]
+pub(super) struct Allowance(usize);
+
+impl Allowance {
+    /// For a plan of so many steps: some KiB for each, which is several times what any algorithm's takes.
+    pub(super) fn for_steps(steps: usize) -> Self {
+        Self(64 * most_followed(steps))
+    }
+
+    /// Counts one that is to be kept; false if it is too much.
+    pub(super) fn takes(&mut self, set: &RankSet) -> bool {
+        let RankSet::Bits(words) = set else { return true };
+        // Those that are shared count each time.
+        let left = self.0.checked_sub(size_of_val::<[u64]>(words));
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
 /// The first rank from `from` on that is in the set; or, of `absent` ones, that is not.
 fn next(words: &[u64], from: u32, absent: bool) -> Option<u32> {
     let wanted = |word: u64| if absent { !word } else { word };
@@ -136,6 +158,15 @@ mod tests {
     use super::*;
 
     const EMPTY: RankSet = RankSet::Runs([NO_RUN; 2]);
+
+    #[test]
+    fn sets_of_many_runs_have_an_allowance() {
+        let mut left = Allowance::for_steps(0);
+        let set = |last| [0, 2, last].into_iter().fold(EMPTY, |set, rank| set.union(&RankSet::one(rank)));
+        // A MiB each.
+        assert_eq!((0..100).filter(|_| left.takes(&set((8 << 20) - 1))).count(), 64);
+        assert!((0..100).all(|_| left.takes(&RankSet::all(8 << 20))), "runs take nothing");
+    }
 
     #[test]
     fn all_is_the_union_of_each() {

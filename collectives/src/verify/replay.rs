@@ -100,11 +100,13 @@ struct Cursor<'a> {
     number: u32,
     /// What it waits for.
     waits_for: u32,
+    /// Of what the next depends on, all from here on is complete.
+    open_below: u32,
 }
 
 impl<'a> InOrder<'a> {
     fn new(plan: &'a Plan, matching: &'a Matching) -> Self {
-        let cursor = |program: &'a Program| Cursor { steps: program.steps().iter(), number: 0, waits_for: NONE };
+        let cursor = |program: &'a Program| Cursor { steps: program.steps().iter(), number: 0, waits_for: NONE, open_below: NONE };
         let phases = plan.programs.iter().map(|program| vec![Phase::Waiting; program.len()]).collect();
         let cursors = plan.programs.iter().map(cursor).collect();
         let awake = (0..plan.spec.ranks.0).collect();
@@ -187,12 +189,12 @@ impl<'a> InOrder<'a> {
         let (cursor, phases) = (&mut self.cursors[rank as usize], &mut self.phases[rank as usize]);
         let mut steps = cursor.steps.clone();
         let Step { kind, deps } = steps.next()?;
-        let incomplete = |step: &u32| phases[*step as usize] != Phase::Complete;
-        // The last is mostly the one that takes longest.
-        if let Some(open) = deps.iter().rev().find(incomplete) {
-            cursor.waits_for = open;
+        // The last is mostly the one that takes longest. None is looked at twice, however many there are.
+        if let Some(open) = deps.last_below(cursor.open_below, |step| phases[step as usize] != Phase::Complete) {
+            (cursor.waits_for, cursor.open_below) = (open, open);
             return None;
         }
+        cursor.open_below = NONE;
         let at = At { rank, step: cursor.number };
         phases[at.step as usize] = Phase::Started;
         (cursor.steps, cursor.number) = (steps, at.step + 1);
@@ -247,7 +249,7 @@ impl<'a> State<'a> {
             for (number, step) in program.numbered() {
                 let at = At { rank, step: number };
                 if self.phase(at) == Phase::Waiting {
-                    self.look(at, step.kind, step.deps);
+                    self.look(at, step.kind, step.deps, NONE);
                 }
             }
         }
@@ -257,13 +259,14 @@ impl<'a> State<'a> {
         self.ranks[at.rank as usize].phases[at.step as usize]
     }
 
-    /// Starts a step that waits for nothing any more, or lets it wait for a step that is not complete.
+    /// Starts a step that waits for nothing any more, or lets it wait for a step that is not complete. What it depends on from
+    /// `open_below` on is complete.
     #[inline]
-    fn look(&mut self, at: At, kind: StepKind, deps: Deps<'_>) {
+    fn look(&mut self, at: At, kind: StepKind, deps: Deps<'_>, open_below: u32) {
         let progress = &mut self.ranks[at.rank as usize];
-        let incomplete = |step: &u32| progress.phases[*step as usize] != Phase::Complete;
-        let open = deps.iter().rev().find(incomplete);
-        let open = open.or_else(|| self.matching.before(at.rank, at.step).filter(incomplete));
+        let incomplete = |step: u32| progress.phases[step as usize] != Phase::Complete;
+        let open = deps.last_below(open_below, incomplete);
+        let open = open.or_else(|| self.matching.before(at.rank, at.step).filter(|&step| incomplete(step)));
         if let Some(open) = open {
             progress.next[at.step as usize] = progress.waiting[open as usize];
             progress.waiting[open as usize] = at.step;
@@ -287,7 +290,8 @@ impl<'a> State<'a> {
             let step = waiting;
             waiting = self.ranks[at.rank as usize].next[step as usize];
             if let Some(found) = self.plan.programs[at.rank as usize].step(step) {
-                self.look(At { step, ..at }, found.kind, found.deps);
+                // It waited for this one, so that those behind it are complete; or all, where this is the send before it.
+                self.look(At { step, ..at }, found.kind, found.deps, at.step);
             }
         }
     }
