@@ -1,5 +1,6 @@
 //! Open MPI's `mpirun`, also `prterun`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::{Launcher, Told, Variables, derived_port};
@@ -70,11 +71,17 @@ fn launcher(variables: &Variables, job: &str) -> Vec<String> {
     name.map(|(host, _)| host.to_owned()).into_iter().filter(|host| !host.is_empty()).collect()
 }
 
-/// Those in a URI such as `1998192640.0;tcp://192.0.2.2,10.0.0.1:53323;tcp6://[fd00::2]:50301`, but for loopback.
+/// Those in a URI such as `1998192640.0;tcp://192.0.2.2,10.0.0.1:53323;tcp6://[fd00::2]:50301`, but for loopback. Behind the port
+/// PRRTE has the lengths of networks' prefixes.
 fn addresses(uri: &str) -> Vec<String> {
-    let lists = uri.split(';').filter_map(|part| part.split_once("://")?.1.rsplit_once(':')).map(|(list, _)| list);
+    let lists = uri.split(';').filter_map(|part| {
+        let rest = part.split_once("://")?.1;
+        // Addresses of IPv6 have colons, and stand in brackets.
+        Some(rest.rfind(']').map_or_else(|| rest.split(':').next().unwrap_or_default(), |end| &rest[..=end]))
+    });
     let each = lists.flat_map(|list| list.split(',').map(|address| address.trim_matches(['[', ']']).to_owned()));
-    each.filter(|address| !address.starts_with("127.") && address != "::1").collect()
+    let is_elsewhere = |address: &IpAddr| !address.is_loopback();
+    each.filter(|address| address.parse().is_ok_and(|address| is_elsewhere(&address))).collect()
 }
 
 #[cfg(test)]
@@ -122,6 +129,13 @@ mod tests {
         assert_eq!(told.meeting, Meeting::BesideLauncher { hosts, port: 4242 });
         let words = with("2", &[]).unwrap_err().to_string();
         assert!(words.contains("pass -x MASTER_ADDR"), "{words}");
+    }
+
+    #[test]
+    fn version_5_tells_prefixes_behind_the_port() {
+        let uri = "prterun-node-1-4711@0.0;tcp://10.0.0.1,192.0.2.2:38215:24,16;tcp6://[fd00::2],[::1]:50301:64,128";
+        assert_eq!(addresses(uri), ["10.0.0.1", "192.0.2.2", "fd00::2"]);
+        assert!(addresses("prterun-node-1-4711@0.0;tcp://:38215").is_empty());
     }
 
     #[test]
