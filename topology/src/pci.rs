@@ -129,7 +129,7 @@ impl PcieGeneration {
         let number = text.trim().split_once(" GT/s")?.0;
         let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
         let tenths = tenths.bytes().next().filter(u8::is_ascii_digit)? - b'0';
-        Self::of_rate(whole.parse::<u32>().ok()?.checked_mul(10)? + u32::from(tenths))
+        Self::of_rate(whole.parse::<u32>().ok()?.checked_mul(10)?.checked_add(tenths.into())?)
     }
 
     /// Its number, 1 to 6.
@@ -275,6 +275,7 @@ mod tests {
         assert_eq!(PcieGeneration::of_speed("2.5 GT/s"), Some(PcieGeneration::Gen1));
         assert_eq!(PcieGeneration::of_speed("Unknown"), None);
         assert_eq!(PcieGeneration::of_speed("4294967295 GT/s"), None);
+        assert_eq!(PcieGeneration::of_speed("429496729.9 GT/s"), None);
     }
 
     #[test]

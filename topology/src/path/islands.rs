@@ -108,7 +108,7 @@ fn carried(paths: &[Vec<Option<Path>>], island: &[usize], other: &[usize]) -> Ba
     total
 }
 
-/// What is left of a link.
+/// What is left of a link: what passes over any with its lanes counts, as they are one in metal.
 fn left_of(link: &Link, taken: &[(Link, Bandwidth)]) -> Bandwidth {
-    taken.iter().filter(|(other, _)| other == link).fold(link.bandwidth, |left, (_, flow)| left - *flow)
+    taken.iter().filter(|(other, _)| other.lanes == link.lanes).fold(link.bandwidth, |left, (_, flow)| left - *flow)
 }
