@@ -47,10 +47,11 @@ fn main() -> Result<()> {
     let waker = Arc::new(Waker::new(poll.registry(), LINES)?);
     let lines = lines(waker.clone());
 
-    let mut cq = ctx.create_cq_on(64, &completions)?;
+    let mut cq = ctx.create_cq_on(ROOM, &completions)?;
     let mut side = Side::new(&pd, &cq)?;
     let mut events = Events::with_capacity(16);
     loop {
+        side.take_lines(&lines)?;
         side.work_off(&mut cq)?;
         if side.ended && side.under_way == 0 {
             println!("end of input");
@@ -68,7 +69,8 @@ fn main() -> Result<()> {
                         report(event)?
                     }
                 }
-                _ => side.take_lines(&lines)?,
+                // Taken above, as many as there is room for.
+                _ => {}
             }
         }
     }
@@ -92,10 +94,13 @@ impl Side {
     }
 
     fn take_lines(&mut self, lines: &Receiver<Option<String>>) -> Result<()> {
-        for line in lines.try_iter() {
+        // Each is sent and received.
+        while self.under_way + 2 <= ROOM
+            && let Ok(line) = lines.try_recv()
+        {
             let Some(line) = line else {
                 self.ended = true;
-                continue;
+                return Ok(());
             };
             let mut buffer = self.pd.alloc(line.len().max(1))?;
             buffer[..line.len()].copy_from_slice(line.as_bytes());
@@ -149,6 +154,8 @@ fn lines(waker: Arc<Waker>) -> Receiver<Option<String>> {
     receiver
 }
 
+/// Completions that may wait, and so requests under way.
+const ROOM: u32 = 64;
 const COMPLETIONS: Token = Token(0);
 const FAILURES: Token = Token(1);
 const LINES: Token = Token(2);

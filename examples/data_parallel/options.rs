@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use qpair::collectives::Environment;
 
 use crate::train::Settings;
 
@@ -53,7 +54,7 @@ pub enum Mode {
 /// A launcher's variables are set, and so is an option that is for runs without one.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--ranks and --compare start their own ranks, but RANK and WORLD_SIZE are set by a launcher: drop one of the two"
+    "--ranks and --compare start their own ranks, but a launcher started this one: drop the option, or the launcher"
 )]
 pub struct LauncherConflict;
 
@@ -72,8 +73,7 @@ impl Options {
 
     /// Who the ranks are, by the options and by the environment.
     pub fn mode(&self) -> Result<Mode, LauncherConflict> {
-        let launched = ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some());
-        self.mode_given(launched)
+        self.mode_given(Environment::launcher().is_some())
     }
 
     fn mode_given(&self, launched: bool) -> Result<Mode, LauncherConflict> {
