@@ -121,12 +121,13 @@ impl Core {
         if self.is_over() {
             return self.refuse(operands);
         }
+        // Each has one, as on the other ranks, whether or not it runs straight here.
+        let ticket = self.ticket();
         let found = self.find(key);
         let ran = found.as_ref().map_or(Ran::Not, |plan| self.run_straight(*plan, key, &mut operands));
         if ran == Ran::Whole {
             return operands.back(Ok(()));
         }
-        let ticket = self.ticket();
         if let Err(ended) = self.begin(ticket, (key, found), operands, ran) {
             return ended;
         }
