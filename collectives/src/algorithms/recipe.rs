@@ -23,6 +23,7 @@ use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, PlanHash, Program, S
 /// # Ok::<(), qpair_collectives::RecipeError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Recipe {
     /// The version of the format: [`FORMAT`].
     pub format: u32,
@@ -36,7 +37,7 @@ pub struct Recipe {
 
 /// The parameters of algorithms. Each uses those that it knows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Shape {
     /// Elements of a segment, in which long vectors are pipelined; 0 counts as 1. An algorithm enlarges segments where there
     /// would be thousands.

@@ -6,7 +6,7 @@ use super::core::Core;
 use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
 use crate::cost::Seats;
-use crate::execute::Compiled;
+use crate::execute::{Compiled, OwnPlan};
 use crate::plan::Collective;
 use crate::tune::Tuner;
 
@@ -61,10 +61,13 @@ impl Explanation {
         ));
         if !fastest.is_empty() {
             let cases = if fastest.len() == 1 { "case" } else { "cases" };
-            lines.push(format!(
-                "but the one that was the fastest in the nearest of {} {cases} that were measured",
-                fastest.len()
-            ));
+            lines.push(match core.tuner.goes_by_cases() {
+                true => format!("but the one that was the fastest in the nearest of {} {cases} that were measured", fastest.len()),
+                false => format!(
+                    "{} {cases} that were measured count for nothing, as they are of other segments or copies than these",
+                    fastest.len()
+                ),
+            });
         }
         lines.push(format!("cost model: {}", core.origin));
         lines.extend(model.to_string().lines().map(|line| format!("  {line}")));
@@ -77,6 +80,9 @@ impl Explanation {
             lines.push(format!("plan: {}, {} steps here, messages {how}", plan.call(), plan.len()));
             lines.extend(choice(core, plan));
         }
+        let is_unused = |own: &&OwnPlan| !core.plans().any(|plan| *plan.spec() == own.plan.spec);
+        let unused = core.own_plans.iter().filter(is_unused);
+        lines.extend(unused.map(|own| format!("a plan of the user's own that nothing used so far: {}", own.plan.spec)));
         Explanation { lines }
     }
 }

@@ -8,7 +8,7 @@ use super::seats::Spread;
 /// What operations, messages and bytes cost on a machine: an alpha-beta model with the work of both ends of a message, and
 /// links that ranks share.
 ///
-/// Times are in seconds, and may be 0; speeds are in bytes per second, more than 0. All are finite. They are those of a rank that has a
+/// Times are in seconds, from 0 to 1000; speeds are in bytes per second, from 1 on, and finite. They are those of a rank that has a
 /// core to itself: where ranks of a node share cores, messages are taken to cost up to 0.8 times [`receive`](Self::receive) more at
 /// either end, and the copies of their bytes to take up to three times as long, since each finds the caches full of what is the others'.
 /// What a communicator uses was measured on the machine of its rank 0, or is what that was [told](crate::Environment#what-to-use);
@@ -46,7 +46,8 @@ pub struct CostModel {
     pub straight: f64,
     /// At which a rank combines what it reads with what it has.
     pub combine: f64,
-    /// The memory of a node, which all its ranks share; what a core's caches hold takes nothing of it.
+    /// The memory of a node, which all its ranks share; what a core's caches hold takes nothing of it. Its speed counts where algorithms
+    /// are chosen; a [timeline](super::Timeline), step by step, has no more of it than its latency.
     pub within: Link,
     /// The links of an island of a node to the others, such as those between sockets, which all its ranks share.
     pub beside: Link,
@@ -112,32 +113,38 @@ pub struct ModelError {
 }
 
 impl CostModel {
-    /// Of each value the better of the two: the lesser time, the greater speed. What is measured is worse than it could be where
-    /// others use the machine meanwhile, and never better.
-    pub(crate) fn best_of(self, other: &Self) -> Self {
-        Self {
-            start: self.start.min(other.start),
-            send: self.send.min(other.send),
-            receive: self.receive.min(other.receive),
-            transfer: self.transfer.min(other.transfer),
-            packet: self.packet.min(other.packet),
-            payload: self.payload.min(other.payload),
-            turn: self.turn.min(other.turn),
-            copy: self.copy.max(other.copy),
-            straight: self.straight.max(other.straight),
-            combine: self.combine.max(other.combine),
-            within: self.within.best_of(&other.within),
-            beside: self.beside.best_of(&other.beside),
-            between: self.between.best_of(&other.between),
+    /// Of each value the one in the middle, or of two the better: the lesser time, the greater speed. What is measured while others use
+    /// the machine may be worse than it could be, or better, where it is a difference of two times. `None` of none.
+    pub(crate) fn middle_of(measured: &[Self]) -> Option<Self> {
+        let first = *measured.first()?;
+        let sorted = |of: &dyn Fn(&Self) -> f64| {
+            let mut values: Vec<f64> = measured.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let time = |of: &dyn Fn(&Self) -> f64| sorted(of)[(measured.len() - 1) / 2];
+        let speed = |of: &dyn Fn(&Self) -> f64| sorted(of)[measured.len() / 2];
+        let link = |of: fn(&Self) -> Link| Link {
+            latency: time(&|model| of(model).latency),
+            speed: speed(&|model| of(model).speed),
+        };
+        Some(Self {
+            start: time(&|model| model.start),
+            send: time(&|model| model.send),
+            receive: time(&|model| model.receive),
+            transfer: time(&|model| model.transfer),
+            packet: time(&|model| model.packet),
+            payload: time(&|model| model.payload),
+            turn: time(&|model| model.turn),
+            copy: speed(&|model| model.copy),
+            straight: speed(&|model| model.straight),
+            combine: speed(&|model| model.combine),
+            within: link(|model| model.within),
+            beside: link(|model| model.beside),
+            between: link(|model| model.between),
             // By no one measured.
-            gpu: self.gpu,
-        }
-    }
-}
-
-impl Link {
-    fn best_of(self, other: &Self) -> Self {
-        Self { latency: self.latency.min(other.latency), speed: self.speed.max(other.speed) }
+            gpu: first.gpu,
+        })
     }
 }
 
@@ -254,8 +261,8 @@ impl CostModel {
     pub fn check(&self) -> Result<(), ModelError> {
         for (name, value, unit) in self.parameters() {
             let (fits, hint) = match unit {
-                Unit::Seconds => (value.is_finite() && value >= 0.0, "give seconds, from 0 on"),
-                Unit::BytesPerSecond => (value.is_finite() && value > 0.0, "give bytes per second, more than 0"),
+                Unit::Seconds => ((0.0..=LONGEST).contains(&value), "give seconds, from 0 to 1000"),
+                Unit::BytesPerSecond => (value.is_finite() && value >= 1.0, "give bytes per second, from 1 on"),
             };
             if !fits {
                 return Err(ModelError { name, value, hint });
@@ -320,6 +327,9 @@ impl fmt::Display for CostModel {
 const COLD_MESSAGE: f64 = 0.8;
 const COLD_BYTE: f64 = 2.0;
 
+/// Of a parameter in seconds: with what there is of messages and bytes, what they amount to is finite.
+const LONGEST: f64 = 1e3;
+
 /// Bytes that [`CostModel::payload`] is of.
 const PAYLOAD_BYTES: f64 = 4096.0;
 
@@ -338,6 +348,8 @@ mod tests {
             (CostModel { turn: f64::NAN, ..good }, "turn"),
             (CostModel { send: f64::INFINITY, ..good }, "send"),
             (CostModel { combine: 0.0, ..good }, "combine"),
+            (CostModel { start: 1e308, ..good }, "start"),
+            (CostModel { copy: 0.5, ..good }, "copy"),
             (CostModel { straight: f64::INFINITY, ..good }, "straight"),
             (CostModel { copy: f64::NAN, ..good }, "copy"),
             (link(f64::INFINITY, 1.0), "latency between nodes"),

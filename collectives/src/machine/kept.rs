@@ -30,18 +30,19 @@ pub(super) trait Keep: Serialize + DeserializeOwned {
     fn check(&self) -> Result<(), String>;
 }
 
-/// A cost model of which each value is the best of so many times that it was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Measured {
-    pub(super) model: CostModel,
-    pub(super) times: u32,
-}
+/// The cost model as it was measured each time, the first time first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Measured(pub(super) Vec<CostModel>);
 
 impl Keep for Measured {
     const KIND: &str = "cost";
 
     fn check(&self) -> Result<(), String> {
-        self.model.check().map_err(|error| error.to_string())
+        if self.0.is_empty() {
+            return Err("it has no cost model".to_owned());
+        }
+        self.0.iter().try_for_each(CostModel::check).map_err(|error| error.to_string())
     }
 }
 
@@ -181,7 +182,7 @@ fn text(file: File) -> io::Result<String> {
 }
 
 /// Of these files: rises when what is measured, or what it means, changes.
-const FORMAT: u32 = 14;
+const FORMAT: u32 = 15;
 /// Of a file.
 const LONGEST: u64 = 64 << 10;
 /// How long others may take to keep something, which is a file's writing.
@@ -202,7 +203,7 @@ mod tests {
     fn what_is_kept_is_read_again_for_the_same_machine_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er").join(key(2).file::<Measured>());
-        let model = |copy, times| Measured { model: CostModel { copy, ..CostModel::default() }, times };
+        let model = |copy, times| Measured(vec![CostModel { copy, ..CostModel::default() }; times]);
         assert_eq!(read::<Measured>(&path, &key(2)).unwrap_err().kind(), ErrorKind::NotFound);
         write(&path, &key(2), &model(1.25e9, 1)).unwrap();
         assert_eq!(read::<Measured>(&path, &key(2)).unwrap(), model(1.25e9, 1));
@@ -229,7 +230,7 @@ mod tests {
     fn a_file_that_is_corrupt_or_hostile_is_not_believed() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        write(&path("good"), &key(2), &Measured { model: CostModel::default(), times: 1 }).unwrap();
+        write(&path("good"), &key(2), &Measured(vec![CostModel::default()])).unwrap();
         let good = fs::read_to_string(path("good")).unwrap();
         let fails = |name: &str| read::<Measured>(&path(name), &key(2)).unwrap_err();
         let model = good.find("\"turn\":").unwrap();

@@ -167,6 +167,7 @@ impl ExactSizeIterator for StepIter<'_> {}
 
 /// A step as it is serialised.
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct StepRecord {
     kind: StepKind,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -154,6 +154,7 @@ impl fmt::Display for Collective {
 /// assert_eq!((spec.input_len(2), spec.data_len(2)), (4000, 1000));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spec {
     /// Which collective.
     pub collective: Collective,

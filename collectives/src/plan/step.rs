@@ -19,6 +19,7 @@ pub enum Buffer {
 
 /// A range of elements of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Slice {
     /// The buffer.
     pub buffer: Buffer,

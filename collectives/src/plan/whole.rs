@@ -27,6 +27,7 @@ pub const FORMAT: u32 = 2;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// The version of the format: [`FORMAT`].
     pub format: u32,

@@ -118,10 +118,15 @@ impl Tuner {
 
     /// What was measured that decides the algorithm for that: with segments and copies as they are by default.
     pub fn case(&self, spec: &Spec) -> Option<Case> {
-        if self.tuning.segment != Tuning::default().segment || self.tuning.eager.is_some() {
+        if !self.goes_by_cases() {
             return None;
         }
         self.fastest.nearest(spec, &self.seats).filter(|case| self.chooses(spec, case.algorithm()))
+    }
+
+    /// Whether what was measured counts.
+    pub(crate) fn goes_by_cases(&self) -> bool {
+        self.tuning.segment == Tuning::default().segment && self.tuning.eager.is_none()
     }
 
     /// The recipe for that by the algorithm that was the fastest.
