@@ -28,6 +28,8 @@ pub(crate) struct StoreClient {
     /// At rank 0.
     server: Option<Server>,
     stand_ins: StandIns,
+    /// It asked who is left, and does not go on with them.
+    stays_behind: bool,
 }
 
 /// A rank that has said who it is.
@@ -85,6 +87,15 @@ impl Joining {
                     (place, server) = (joining.place, joining.server);
                 }
                 Err(Attempt::HungUp) => return Err(joining.stranger("it hung up")),
+                // It may be a while until rank 0 is done with what was before.
+                Err(Attempt::Again) if !until.is_over() => {
+                    std::thread::sleep(PAUSE);
+                    (place, server) = (joining.place, joining.server);
+                }
+                Err(Attempt::Again) => {
+                    let reason = "rank 0 has a communicator still of the ranks that met there before: drop it at rank 0, too";
+                    return Err(BootstrapError::Refused { rank, reason: reason.to_owned() });
+                }
                 Err(Attempt::Failed(error)) => return Err(error),
                 Ok(roster) => return Ok((joining, roster)),
             }
@@ -105,6 +116,7 @@ impl Joining {
                 let ip = reached.filter(|_| ip.is_loopback()).unwrap_or(ip);
                 Ok(Roster { token, members, ip, cost })
             }
+            FromStore::Again => Err(Attempt::Again),
             other => Err(Attempt::Failed(self.unexpected(&other))),
         }
     }
@@ -121,7 +133,7 @@ impl Joining {
         let all = match self.hear(limit) {
             Ok(FromStore::Listening(all)) => all.unpack(self.size),
             Ok(other) => return Err(self.unexpected(&other)),
-            Err(Attempt::HungUp) => return Err(BootstrapError::RankGone { rank: 0 }),
+            Err(Attempt::HungUp | Attempt::Again) => return Err(BootstrapError::RankGone { rank: 0 }),
             Err(Attempt::Failed(error)) => return Err(error),
         };
         let all = all.ok_or_else(|| self.stranger("a list of ranks that is none"))?;
@@ -134,7 +146,15 @@ impl Joining {
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).stack_size(STACK);
         let listener = listener.spawn(move || listen(rank, &mut ear, &mut answers, &heard));
         let listener = Some(listener.map_err(system("start a thread"))?);
-        Ok((StoreClient { mouth: self.mouth, alarm, listener, server: self.server, stand_ins }, all))
+        let client = StoreClient {
+            mouth: self.mouth,
+            alarm,
+            listener,
+            server: self.server,
+            stand_ins,
+            stays_behind: false,
+        };
+        Ok((client, all))
     }
 
     /// Tells the others that this rank can not be set up.
@@ -197,6 +217,8 @@ impl Joining {
 enum Attempt {
     /// The store said nothing, and hung up.
     HungUp,
+    /// It is the one of before.
+    Again,
     Failed(BootstrapError),
 }
 
@@ -244,14 +266,18 @@ impl StoreClient {
             _ => 0,
         };
         // Should rank 0 go on after all, it is to know that this rank does so without it.
-        let _ = self.mouth.say(&encode(&ToStore::Leave));
+        let _ = self.mouth.say(&encode(&ToStore::Leave { goes_on: true }));
         self.hang_up();
         self.stand_ins.who_is_left(spot, limit, &[0, ended])
     }
 
+    pub(super) fn stay_behind(&mut self) {
+        self.stays_behind = true;
+    }
+
     pub(super) fn leave(&mut self) {
         // Nobody is left to be told if that fails.
-        let _ = self.mouth.say(&encode(&ToStore::Leave));
+        let _ = self.mouth.say(&encode(&ToStore::Leave { goes_on: !self.stays_behind }));
         // It tells the others.
         self.server = None;
         self.hang_up();
@@ -375,7 +401,7 @@ mod tests {
             let questions = encode(&FromStore::Ask).repeat(1000);
             while store.write_all(&questions).is_ok() {}
             // It ends, and so does what says something meanwhile.
-            while mouth.say(&encode(&ToStore::Leave)).is_ok() {}
+            while mouth.say(&encode(&ToStore::Leave { goes_on: true })).is_ok() {}
         });
         assert_eq!(alarm.fault(), Some(Fault::Gone { rank: 0 }));
     }

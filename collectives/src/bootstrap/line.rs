@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Guarded, HandshakeError};
 
+use super::alive;
 use super::message::{ANSWER_LIMIT, FromStore, PURPOSE};
 use super::visitor::with_entropy;
 use crate::deadline::Deadline;
@@ -45,6 +46,7 @@ pub(super) enum Hearing {
 pub(super) fn speak(stream: TcpStream, key: Option<&ClusterKey>) -> io::Result<(Mouth, Ear)> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(UNREAD))?;
+    alive::watch(&stream)?;
     let guarded = Guarded::caller(PURPOSE, key.map(with_entropy).transpose()?);
     let line = Arc::new(Line { stream, guarded: Mutex::new(guarded) });
     Ok((Mouth(line.clone()), Ear { line, heard: Vec::new(), searched: 0 }))

@@ -39,8 +39,9 @@ pub(super) enum ToStore {
     Waits(Option<Place>),
     /// The communicator is of no use to the rank any more; who is left? It listens there, and the others have that long to ask.
     Shrink { spot: Spot, limit: Duration },
-    /// The communicator is dropped: the end of the connection that follows is no fault.
-    Leave,
+    /// The communicator is dropped: the end of the connection that follows is no fault. One that had asked who is left may go on with
+    /// others.
+    Leave { goes_on: bool },
 }
 
 /// The store to a rank.
@@ -48,6 +49,8 @@ pub(super) enum ToStore {
 pub(super) enum FromStore {
     /// The rank can not join.
     Refused { reason: String },
+    /// It has met these ranks before, whose store this is until rank 0 has dropped its communicator: it may come again.
+    Again,
     /// All ranks have joined: where they run.
     Roster {
         token: u64,
@@ -272,7 +275,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 14;
+pub(super) const PROTOCOL: u32 = 15;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";

@@ -3,6 +3,7 @@
 //! Ranks of one process share an alarm instead.
 
 mod alarm;
+mod alive;
 mod client;
 mod environment;
 mod islands;

@@ -69,6 +69,13 @@ impl Roll {
         }
     }
 
+    /// A rank is here, though it was said to be gone.
+    pub(super) fn come(&mut self, rank: u32) {
+        if let Some(standing @ Standing::Gone) = self.ranks.get_mut(rank as usize) {
+            *standing = Standing::Here;
+        }
+    }
+
     /// A rank takes its leave. One that had asked may go on with others that know nothing of those here.
     pub(super) fn desert(&mut self, rank: u32) {
         let standing = self.ranks.get(rank as usize);

@@ -8,6 +8,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use qpair_transport::{ClusterKey, Guarded, HandshakeError};
 
+use super::alive;
 use super::message::{JOIN_LIMIT, LINE_LIMIT, Listening, PURPOSE, Whereabouts};
 use crate::deadline::Deadline;
 
@@ -55,6 +56,7 @@ impl Visitor {
         let key = key.map(with_entropy).transpose()?;
         // Only latency is at stake.
         let _ = stream.set_nodelay(true);
+        alive::watch(&stream)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let reached = stream.local_addr().ok().map(|address| address.ip().to_canonical());
         Ok(Visitor {

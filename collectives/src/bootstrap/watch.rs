@@ -65,6 +65,15 @@ impl Watch {
         }
     }
 
+    /// This rank does not go on with those that are left, though it asked who is.
+    pub(crate) fn stay_behind(&mut self) {
+        match self {
+            // To those of a process it is gone, whatever it does then.
+            Watch::Shared(_) => {}
+            Watch::Store(client) => client.stay_behind(),
+        }
+    }
+
     /// Asks who is left, as all do that are, for which they have that long. To the others this rank has left.
     pub(crate) fn ask_who_is_left(&mut self, rank: u32, spot: Spot, limit: Duration) {
         match self {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::comm::Communicator;
-use super::split::LIMIT;
+use super::split::{LIMIT, numbers_of};
 use crate::bootstrap::{Host, Remnant, regroup};
 use crate::error::BootstrapError;
 
@@ -73,6 +73,14 @@ impl Communicator {
     ///
     /// [`Environment::connect`]: crate::Environment::connect
     pub fn shrink(mut self, limit: Duration) -> Result<Communicator, BootstrapError> {
+        let new = self.of_those_left(limit);
+        if new.is_err() {
+            self.core_mut().watch.stay_behind();
+        }
+        new
+    }
+
+    fn of_those_left(&mut self, limit: Duration) -> Result<Communicator, BootstrapError> {
         let timeout = self.timeout();
         self.core_mut().run_last();
         // Not all notice at the same time that they could not meet.
@@ -83,7 +91,7 @@ impl Communicator {
             match self.meet(&remnant, host) {
                 Ok(new) => {
                     new.set_timeout(timeout);
-                    new.inherit(&self);
+                    new.inherit(self);
                     return Ok(new);
                 }
                 Err(error) if is_of_another(&error) => {
@@ -114,7 +122,8 @@ impl Communicator {
         let near = self.near_among(remnant.ranks.iter().map(|&rank| rank as usize).filter(|&rank| rank < size));
         let whereabouts = self.members()[self.rank()].whereabouts.clone();
         let host = (me == 0).then_some(host);
-        regroup((me, remnant.ranks.len() as u32), remnant.spot, host, whereabouts, near, self.known(), LIMIT)
+        let new = regroup((me, remnant.ranks.len() as u32), remnant.spot, host, whereabouts, near, self.known(), LIMIT);
+        new.map_err(|error| error.renumbered(numbers_of(&remnant.ranks)))
     }
 }
 

@@ -42,7 +42,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`SplitError::Collective`] if this communicator ends; [`SplitError::Bootstrap`] if the ranks of a colour do not find
-    /// each other, which ends neither this one nor other colours'.
+    /// each other, which ends neither this one nor other colours': ranks have their numbers here in it.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>, SplitError> {
         let size = self.size();
         let mut all = self.needed(self.buffer::<i64>(2 * size))?;
@@ -78,7 +78,8 @@ impl Communicator {
         let me = members.iter().position(|&rank| rank == self.rank()).unwrap_or(0) as u32;
         let whereabouts = self.members()[self.rank()].whereabouts.clone();
         let near = self.near_among(members.iter().copied());
-        let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, self.known(), LIMIT)?;
+        let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, self.known(), LIMIT);
+        let new = new.map_err(|error| error.renumbered(numbers_of(&members)))?;
         new.set_timeout(self.timeout());
         new.inherit(self);
         Ok(Some(new))
@@ -91,6 +92,12 @@ impl Communicator {
             let ended = self.core().borrow_mut().fail_all(fault, None);
             ended.result.and(Err(error))
         })
+    }
+
+    /// Ends the communicator for what another rank did, so that nobody waits for it or this one.
+    pub(crate) fn end_for(&self, rank: usize, reason: String) {
+        let fault = Fault::Failed { rank: rank as u32, reason };
+        self.core().borrow_mut().fail_all(fault, None);
     }
 
     /// A communicator of these ranks, in this order; `None` for ranks that are not among them. All ranks call it with the same
@@ -117,7 +124,7 @@ impl Communicator {
         twin.ok_or_else(|| SplitError::Bootstrap(BootstrapError::RankGone { rank: self.rank() as u32 }))
     }
 
-    /// A communicator of the ranks of this one's host, numbered as here. All ranks call it.
+    /// A communicator of the ranks of this one's [node](Self::node), numbered as here. All ranks call it.
     ///
     /// # Errors
     /// As [`split`](Self::split).
@@ -125,6 +132,11 @@ impl Communicator {
         let local = self.split(Some(self.node() as u32), 0)?;
         local.ok_or_else(|| SplitError::Bootstrap(BootstrapError::RankGone { rank: self.rank() as u32 }))
     }
+}
+
+/// The number that a member has here, by its number among them.
+pub(super) fn numbers_of<N: Copy + TryInto<u32>>(members: &[N]) -> impl Fn(u32) -> u32 {
+    |rank| members.get(rank as usize).and_then(|&member| member.try_into().ok()).unwrap_or(rank)
 }
 
 /// What a rank without a colour names.

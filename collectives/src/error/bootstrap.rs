@@ -296,6 +296,23 @@ pub enum BootstrapError {
     },
 }
 
+impl BootstrapError {
+    /// The same of ranks that have other numbers among others: `number` gives those.
+    pub(crate) fn renumbered(mut self, number: impl Fn(u32) -> u32) -> Self {
+        match &mut self {
+            Self::Absent { missing, .. } | Self::NotSetUp { missing, .. } => {
+                missing.iter_mut().for_each(|rank| *rank = number(*rank));
+            }
+            Self::Refused { rank, .. } | Self::RankFailed { rank, .. } | Self::RankGone { rank } | Self::LeftOut { rank } => {
+                *rank = number(*rank);
+            }
+            Self::Links { infiniband, other, .. } => (*infiniband, *other) = (number(*infiniband), number(*other)),
+            _ => {}
+        }
+        self
+    }
+}
+
 fn no_launcher(looked: &str, is_batch: bool) -> String {
     let next = if is_batch {
         "in a batch script, start the ranks by `srun`"
@@ -320,6 +337,16 @@ fn ranks(ranks: &[u32]) -> impl fmt::Display {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_of_a_group_are_named_by_their_numbers_outside() {
+        let outside = |rank: u32| [5, 2][rank as usize];
+        let limit = Duration::from_secs(1);
+        let failed = BootstrapError::RankFailed { rank: 1, reason: "no memory".into() }.renumbered(outside);
+        assert_eq!(failed.to_string(), "rank 2 could not be set up: no memory");
+        let missing = BootstrapError::NotSetUp { missing: vec![0, 1], size: 2, limit }.renumbered(outside).to_string();
+        assert!(missing.starts_with("ranks 5, 2 of 2 came"), "{missing}");
+    }
 
     #[test]
     fn missing_ranks_are_named() {

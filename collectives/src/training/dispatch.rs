@@ -110,11 +110,16 @@ impl<'a, T: Element> Dispatch<'a, T> {
         self.comm.all_to_all_into(gives, gets)?;
         let own = self.experts / self.comm.size();
         let (row, mut all) = (self.width.saturating_mul(T::TYPE.size()).max(1), 0_usize);
+        let comm = self.comm;
         let check = |(at, &rows): (usize, &i64)| {
             let sum = usize::try_from(rows).ok().and_then(|rows| all.checked_add(rows));
             let sum = sum.filter(|&sum| sum <= isize::MAX as usize / row);
-            let before = std::mem::replace(&mut all, sum.ok_or(DispatchError::Announced { rank: at / own, rows })?);
-            Ok(all - before)
+            let Some(sum) = sum else {
+                // The others wait for what this rank would send next.
+                comm.end_for(at / own, format!("it announced {rows} rows of tokens"));
+                return Err(DispatchError::Announced { rank: at / own, rows });
+            };
+            Ok(sum - std::mem::replace(&mut all, sum))
         };
         gets.iter().enumerate().map(check).collect()
     }

@@ -9,13 +9,13 @@ use crate::deadline::Deadline;
 use crate::fault::{Fault, Place};
 
 impl Store {
-    /// A rank takes its leave. Where this stands in for another store, that is to ask a third, and nobody goes on elsewhere:
-    /// those that do are half of the ranks, of which one goes with neither.
-    pub(super) fn part(&mut self, rank: u32) {
-        if self.stands_in() {
-            self.roll.leave(rank);
-        } else {
+    /// A rank takes its leave; whether it may go on with others. Where this stands in for another store, that is to ask a third, and
+    /// nobody goes on elsewhere: those that do are half of the ranks, of which one goes with neither.
+    pub(super) fn part(&mut self, rank: u32, goes_on: bool) {
+        if goes_on && !self.stands_in() {
             self.roll.desert(rank);
+        } else {
+            self.roll.leave(rank);
         }
         self.leave(rank);
     }

@@ -40,6 +40,8 @@ pub(super) struct Store {
     free: Vec<usize>,
     /// The visitor that each rank is.
     ranks: Vec<Option<usize>>,
+    /// All have been here at once.
+    have_met: bool,
     /// How many have said how they are reached.
     listening: usize,
     /// By rank.
@@ -97,6 +99,7 @@ impl Store {
             visitors: Vec::new(),
             free: Vec::new(),
             ranks: vec![None; size],
+            have_met: false,
             listening: 0,
             left: vec![false; size],
             leaving: Vec::new(),
@@ -145,8 +148,10 @@ impl Store {
             }
         }
         self.published = None;
-        if self.deadline().is_some() {
-            self.end(FromStore::Verdict(Fault::Gone { rank: 0 }));
+        match &self.stage {
+            Stage::Asking { fault, .. } => self.end(FromStore::Verdict(fault.clone())),
+            _ if self.deadline().is_some() => self.end(FromStore::Verdict(Fault::Gone { rank: 0 })),
+            _ => {}
         }
         self.leave(0);
         self.tell_who_left();
@@ -258,8 +263,13 @@ impl Store {
         match (message, rank) {
             (ToStore::Join { protocol, size, rank, ticket, whereabouts, cost }, None) => {
                 let reason = self.objection(protocol, size, rank, ticket);
+                if let (None, Some(Some(before))) = (&reason, self.ranks.get(rank as usize)) {
+                    // It may have ended that connection a moment ago.
+                    self.serve(*before);
+                }
                 match (reason, &self.stage) {
                     (Some(reason), _) => self.refuse(at, &reason),
+                    (None, _) if self.meets_again(rank) => self.dismiss(at, &FromStore::Again),
                     (None, Stage::Over(verdict)) => self.dismiss(at, &verdict.clone()),
                     (None, _) => self.join(at, rank, whereabouts, cost.map(|cost| *cost)),
                 }
@@ -279,8 +289,8 @@ impl Store {
             (ToStore::Report(fault), Some(_)) if !self.stands_in() => self.raise(fault),
             (ToStore::Waits(place), Some(rank)) => self.hear_waits(rank, place),
             // The others count on it.
-            (ToStore::Leave, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
-            (ToStore::Leave, Some(rank)) => self.part(rank),
+            (ToStore::Leave { .. }, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
+            (ToStore::Leave { goes_on }, Some(rank)) => self.part(rank, goes_on),
             (ToStore::Shrink { spot, limit }, Some(rank)) if self.deadline().is_none() => {
                 self.count_in(at, rank, spot, limit);
             }
@@ -307,6 +317,11 @@ impl Store {
         (rank >= size).then(|| format!("there is no rank {rank} among {size}"))
     }
 
+    /// Whether a rank that was here with all others has ended that, and would meet them once more.
+    fn meets_again(&self, rank: u32) -> bool {
+        self.have_met && self.ranks.get(rank as usize) == Some(&None)
+    }
+
     fn join(&mut self, at: usize, rank: u32, whereabouts: Whereabouts, cost: Option<Known>) {
         let is_gathering = matches!(self.stage, Stage::Gathering(_));
         let is_open = is_gathering || self.stands_in();
@@ -321,12 +336,16 @@ impl Store {
             visitor.joined = Some((rank, whereabouts));
             visitor.until = None;
         }
+        if self.stands_in() {
+            self.roll.come(rank);
+        }
         if let (0, Some(cost)) = (rank, cost) {
             self.cost = cost;
         }
         if is_gathering && self.ranks.iter().all(Option::is_some) {
             // Before anybody can meet the same ranks again, and would find this.
             self.published = None;
+            self.have_met = true;
             let all = self.by_rank(|visitor| Some(visitor.joined.as_ref()?.1.clone()));
             let members = Members::pack(&all);
             let reached = self.by_rank(|visitor| visitor.reached).into_iter().find(|ip: &IpAddr| !ip.is_loopback());

@@ -173,7 +173,7 @@ fn a_cost_model_that_makes_no_sense_is_refused_by_all() {
             scope.spawn(move || {
                 let error = environment.connect_with(arrival).unwrap_err();
                 assert!(matches!(error, BootstrapError::Stranger { .. }), "{error}");
-                assert!(error.to_string().contains("(costs: turn is -1: give seconds, from 0 on)"), "{error}");
+                assert!(error.to_string().contains("(costs: turn is -1: give seconds, from 0 to 1000)"), "{error}");
             });
         }
     });

@@ -136,6 +136,43 @@ fn who_comes_after_a_rank_has_ended_hears_of_it() {
     assert_eq!(Guest::join(address, 2, 3).hear(), verdict);
 }
 
+/// As programs do that make one communicator after the other by the same environment: rank 0 may be the last to drop the first.
+#[test]
+fn ranks_meet_again_where_they_met_once_rank_0_is_done() {
+    let port = Port::keep();
+    let environment =
+        |rank| Environment { limit: LIMIT, ..Environment::at(rank, 2, "127.0.0.1", port.number) };
+    for has_failed in [false, true] {
+        let mut both = connect([0, 1].map(environment).into());
+        let (second, first) = (both.pop().unwrap().unwrap(), both.pop().unwrap().unwrap());
+        if has_failed {
+            second.abort("as a test wants it");
+        }
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| {
+                drop(second);
+                environment(1).connect()
+            });
+            // It comes to the store of the first meeting meanwhile.
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!again.is_finished(), "{:?}", again.join());
+            drop(first);
+            let own = environment(0).connect().unwrap();
+            assert_eq!((own.rank(), again.join().unwrap().unwrap().rank()), (0, 1));
+        });
+    }
+}
+
+#[test]
+fn who_meets_again_and_waits_too_long_hears_who_has_to_be_done() {
+    let port = Port::keep();
+    let environment = |rank| Environment { limit: LIMIT, ..Environment::at(rank, 2, "127.0.0.1", port.number) };
+    let mut both = connect([0, 1].map(environment).into());
+    drop(both.pop());
+    let again = Environment { limit: Duration::from_millis(200), ..environment(1) }.connect().unwrap_err();
+    assert!(matches!(&again, BootstrapError::Refused { rank: 1, reason } if reason.contains("drop it")), "{again}");
+}
+
 #[test]
 fn a_store_that_ends_while_ranks_gather_says_so() {
     let (server, address) = start(3, LIMIT);
@@ -384,7 +421,7 @@ fn ranks_that_are_not_set_up_in_time_are_named() {
         }
         // What it says then is too late, and no fault.
         guests[2].say(&encode(&ToStore::Listening(listening("soft0"))));
-        guests[2].say(&encode(&ToStore::Leave));
+        guests[2].say(&encode(&ToStore::Leave { goes_on: true }));
         assert_eq!(guests[0].hear(), FromStore::Left { ranks: vec![2] });
         Some(())
     });
@@ -405,6 +442,6 @@ fn who_leaves_before_all_are_set_up_ends_it() {
     let (_server, address) = start(2, LIMIT);
     let mut guests: Vec<_> = (0..2).map(|rank| Guest::join(address, rank, 2)).collect();
     guests.iter_mut().for_each(|guest| drop(guest.hear()));
-    guests[1].say(&encode(&ToStore::Leave));
+    guests[1].say(&encode(&ToStore::Leave { goes_on: true }));
     assert_eq!(guests[0].hear(), FromStore::Verdict(Fault::Gone { rank: 1 }));
 }

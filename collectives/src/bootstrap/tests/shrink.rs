@@ -58,7 +58,7 @@ fn a_rank_that_asks_and_ends_is_missed_and_no_more() {
 #[test]
 fn rank_0_hears_that_those_who_did_not_wait_for_it_may_have_gone_on() {
     let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 0 };
-    let leaves = [ToStore::Shrink { spot, limit: LIMIT }, ToStore::Leave];
+    let leaves = [ToStore::Shrink { spot, limit: LIMIT }, ToStore::Leave { goes_on: true }];
     let left = shrink_after(&[(1, &leaves), (2, &leaves), (3, &[])], &[0]);
     assert!(matches!(left[..], [Err(BootstrapError::LeftOut { rank: 0 })]), "{left:?}");
 }
