@@ -18,7 +18,7 @@ use crate::algorithms::{Algorithm, RecipeError};
 use crate::bootstrap::{Environment, Member, Watch};
 use crate::cost::{CostModel, ModelError};
 use crate::error::{BootstrapError, CollectiveError};
-use crate::execute::{Key, Net, OwnPlan, Straight};
+use crate::execute::{Key, Net, OwnPlan, Straight, has_too_many_messages};
 use crate::fault::Fault;
 use crate::machine::{Known, Origin};
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
@@ -267,6 +267,10 @@ impl Communicator {
             return Err(wrong(format!("it is for {} ranks, and there are {}", plan.spec.ranks.0, self.size)));
         }
         let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
+        // As all ranks find, and not only those two.
+        if plan.programs.iter().any(has_too_many_messages) {
+            return Err(wrong("it has more messages from one rank to another than can be numbered".to_owned()));
+        }
         let mut core = self.core.borrow_mut();
         core.run_all();
         if let Some(error) = core.error() {
@@ -364,7 +368,8 @@ impl Communicator {
     }
 
     /// Records from now on what this rank does when, operation by operation and step by step, and keeps the last `events`.
-    /// It costs two readings of the clock per step. After an error the record tells what came before it.
+    /// It costs two readings of the clock per step, and what short operations save that run straight: with their steps recorded they
+    /// go by the engine, as longer ones do. After an error the record tells what came before it.
     pub fn record(&self, events: usize) {
         if let Some(net) = &mut self.core.borrow_mut().net {
             net.recorder = Some(Box::new(Recorder::new(events)));

@@ -8,12 +8,12 @@ use super::lower::{Lowered, Way, lower, lower_alone};
 use super::net::Net;
 use super::numbers::stream;
 use super::source::{Known, OwnPlan, Programs, Source};
-use super::steps::{NO_SLOT, PlanPeer, Step, number, peers, span, step};
+use super::steps::{NO_SLOT, PlanPeer, Span, Step, number, peers, span, step};
 use super::straight::{Order, SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::{Algorithm, Recipe, RecipeError};
 use crate::error::CollectiveError;
-use crate::plan::{Counts, Graph, Spec, StepKind};
+use crate::plan::{Counts, Graph, Program, Spec, StepKind, What};
 use crate::tune::Tuner;
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
@@ -164,7 +164,7 @@ impl Compiled {
             algorithm,
             hash: source.hash(),
         };
-        if graph.messages().iter().any(|&message| message >= MAX_MESSAGES) {
+        if has_too_many_messages(&program) {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
         let size = spec.element_size as usize;
@@ -185,6 +185,9 @@ impl Compiled {
                 let Some(Lowered { way, remote }) = lowered else { continue };
                 (step.way, step.remote) = (way, span(remote, size));
             }
+            if !key.on_gpu {
+                join(&mut steps, &program, &graph);
+            }
         }
         let program = &program;
         let given = if large { Vec::new() } else { fuse(&mut steps, program) };
@@ -196,7 +199,7 @@ impl Compiled {
         }
         let after = key.op.and_then(|op| op.scale_after(spec.ranks.0));
         let finish = key.data_type.zip(after);
-        let scratch = program.scratch() as usize * size;
+        let scratch = (program.scratch() as usize).saturating_mul(size);
         let straight = if large || scratch > SCRATCH { None } else { straight_order(&steps, program) };
         Ok(Compiled {
             key,
@@ -315,6 +318,32 @@ impl Compiled {
 const NOT_CANONICAL: &str = "its own plan does not combine in the canonical order, and results are to be deterministic: set \
                              another plan, or none";
 
+/// Has copies made just before what is read from a peer is combined with them, which finds them in the cache then, and not all of
+/// them first.
+fn join(steps: &mut [Step], program: &Program, graph: &Graph) {
+    for (number, _) in program.numbered() {
+        let step = steps[number as usize];
+        let Some(copy) = program.deps(number).only() else { continue };
+        let made = steps[copy as usize];
+        let is_made_for_it = made.what == What::Copy
+            && made.dst == step.dst
+            && program.deps(copy).is_empty()
+            && *graph.dependents(copy) == [number];
+        if step.what == What::RecvReduce && matches!(step.way, Way::Read { .. }) && is_made_for_it {
+            steps[number as usize].src = made.src;
+            let nothing = |span: Span| Span { len: 0, ..span };
+            let Step { src, dst, .. } = &mut steps[copy as usize];
+            (*src, *dst) = (nothing(made.src), nothing(made.dst));
+        }
+    }
+}
+
+/// Whether there are more messages from one rank to another than a tag can number.
+pub(crate) fn has_too_many_messages(program: &Program) -> bool {
+    let is_beyond = |&message: &u32| message >= MAX_MESSAGES;
+    program.len() > MAX_MESSAGES as usize && Graph::of(program).messages().iter().any(is_beyond)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,11 +351,31 @@ mod tests {
     use crate::tune::Tuning;
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: u64) -> Compiled {
-        let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
+        compiled_of(Spec::all_reduce(Ranks(ranks), Elements(elements), 8), wish, me, eager)
+    }
+
+    fn compiled_of(spec: Spec, wish: Algorithm, me: u32, eager: u64) -> Compiled {
         let key =
             Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish, lenient: false, on_gpu: false };
         let tuner = Tuner { tuning: Tuning { eager: Some(eager), ..Tuning::default() }, ..Tuner::default() };
         Compiled::new(key, me, &tuner, &[]).unwrap()
+    }
+
+    /// Each part of a vector is copied and combined before the next, also where there are many.
+    #[test]
+    fn what_is_only_combined_with_is_copied_just_before() {
+        let spec = Spec::reduce_scatter(Ranks(3), Elements(100_000), 8).separate();
+        let plan = compiled_of(spec.clone(), Algorithm::Direct, 1, 0);
+        let copies = || plan.steps.iter().filter(|step| step.what == What::Copy);
+        assert!(copies().count() > 1 && copies().all(|copy| copy.src.len == 0 && copy.dst.len == 0));
+        let joined: Vec<_> =
+            plan.steps.iter().filter(|step| step.what == What::RecvReduce && step.src.len > 0).collect();
+        assert_eq!(joined.iter().map(|step| step.src.len).sum::<usize>(), 800_000);
+        // The own block of three is the second.
+        assert!(joined.iter().all(|step| step.src.len == step.dst.len && step.src.start == 800_000 + step.dst.start));
+        // Where messages are copied, the copy is not put off.
+        let small = compiled_of(spec, Algorithm::Direct, 1, 1 << 20);
+        assert!(small.steps.iter().all(|step| step.what != What::RecvReduce || step.src.len == 0));
     }
 
     #[test]

@@ -69,6 +69,10 @@ impl Exec<'_> {
         } else {
             self.next_piece(number, whole, step.remote)
         };
+        if !send && step.src.len > 0 {
+            let from = Span { start: step.src.start + span.start - whole.start, len: span.len, ..step.src };
+            self.run.local(from, span, None).map_err(|reason| self.failed(reason))?;
+        }
         let memory = self.run.memory(span.buffer);
         let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
         let remote = self.run.begun[slot as usize].and_then(|reach| reach.part(remote));

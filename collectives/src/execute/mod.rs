@@ -36,7 +36,7 @@ pub(crate) use block::Block;
 pub(crate) use cache::PlanCache;
 pub use call::Call;
 pub(crate) use call::size;
-pub(crate) use compile::{Compiled, Key};
+pub(crate) use compile::{Compiled, Key, has_too_many_messages};
 pub(crate) use engine::{Engine, Runs};
 pub(crate) use memory::{Grace, Memory};
 pub(crate) use net::{Net, NetSettings};

@@ -13,7 +13,8 @@ pub(super) struct Step {
     /// The peer's slot.
     pub(super) slot: u16,
     pub(super) message: u32,
-    /// What a send, copy or reduction reads.
+    /// What a send, copy or reduction reads; of a receive that combines by reading, what is first put where the result goes, if that
+    /// is not there already.
     pub(super) src: Span,
     /// What a receive, copy or reduction writes.
     pub(super) dst: Span,
