@@ -170,9 +170,7 @@ impl Trace {
         let args = Args { operation: event.operation, step, peer, bytes, unfinished: event.end.is_none() };
         let (name, args) = (serde_json::to_string(&name)?, serde_json::to_string(&args)?);
         let (ts, dur, pid) = (us(self.origin + event.begin), us(self.end(event) - event.begin), self.rank);
-        Ok(format!(
-            r#"{{"name":{name},"ph":"X","ts":{ts},"dur":{dur},"pid":{pid},"tid":{tid},"args":{args}}}"#
-        ))
+        Ok(format!(r#"{{"name":{name},"ph":"X","ts":{ts},"dur":{dur},"pid":{pid},"tid":{tid},"args":{args}}}"#))
     }
 }
 

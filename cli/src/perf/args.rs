@@ -166,11 +166,15 @@ impl PerfArgs {
             return refuse("--post-poll measures WRITEs: give it with write-lat".to_owned());
         }
         if self.post_poll && (self.all || !self.size.is_empty() || self.signal_every.is_some()) {
-            return refuse("--post-poll measures WRITEs of 8 bytes, signaled in two ways: leave out -s, -a and -Q".to_owned());
+            return refuse(
+                "--post-poll measures WRITEs of 8 bytes, signaled in two ways: leave out -s, -a and -Q".to_owned(),
+            );
         }
         if self.perftest.any() {
             let what = if self.post_poll { "--post-poll".to_owned() } else { self.test.to_string() };
-            return refuse(format!("{what} is no test of perftest: leave out its options (`qpair perf --help` lists them)"));
+            return refuse(format!(
+                "{what} is no test of perftest: leave out its options (`qpair perf --help` lists them)"
+            ));
         }
         let gpu = self.gpu.is_some();
         if gpu && !self.test.can_be_on_gpu() {

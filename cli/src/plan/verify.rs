@@ -33,8 +33,7 @@ pub struct VerifyArgs {
 /// # Errors
 /// [`PlanError`] if it is not right, or no plan.
 pub fn run(args: VerifyArgs) -> Result<(), PlanError> {
-    let examined =
-        Limit(args.time_limit.0).within(move || Examined::read(&args.file, Tuner::default()))?;
+    let examined = Limit(args.time_limit.0).within(move || Examined::read(&args.file, Tuner::default()))?;
     let results = match examined.plan().spec.collective.reduces() {
         true => "each result holds each contribution once, and nothing else",
         false => "each result is what it is to be, and nothing else",

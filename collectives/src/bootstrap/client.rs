@@ -93,7 +93,8 @@ impl Joining {
                     (place, server) = (joining.place, joining.server);
                 }
                 Err(Attempt::Again) => {
-                    let reason = "rank 0 has a communicator still of the ranks that met there before: drop it at rank 0, too";
+                    let reason =
+                        "rank 0 has a communicator still of the ranks that met there before: drop it at rank 0, too";
                     return Err(BootstrapError::Refused { rank, reason: reason.to_owned() });
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
@@ -146,14 +147,8 @@ impl Joining {
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).stack_size(STACK);
         let listener = listener.spawn(move || listen(rank, &mut ear, &mut answers, &heard));
         let listener = Some(listener.map_err(system("start a thread"))?);
-        let client = StoreClient {
-            mouth: self.mouth,
-            alarm,
-            listener,
-            server: self.server,
-            stand_ins,
-            stays_behind: false,
-        };
+        let client =
+            StoreClient { mouth: self.mouth, alarm, listener, server: self.server, stand_ins, stays_behind: false };
         Ok((client, all))
     }
 

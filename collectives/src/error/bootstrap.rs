@@ -303,7 +303,10 @@ impl BootstrapError {
             Self::Absent { missing, .. } | Self::NotSetUp { missing, .. } => {
                 missing.iter_mut().for_each(|rank| *rank = number(*rank));
             }
-            Self::Refused { rank, .. } | Self::RankFailed { rank, .. } | Self::RankGone { rank } | Self::LeftOut { rank } => {
+            Self::Refused { rank, .. }
+            | Self::RankFailed { rank, .. }
+            | Self::RankGone { rank }
+            | Self::LeftOut { rank } => {
                 *rank = number(*rank);
             }
             Self::Links { infiniband, other, .. } => (*infiniband, *other) = (number(*infiniband), number(*other)),

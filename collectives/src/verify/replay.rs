@@ -106,7 +106,12 @@ struct Cursor<'a> {
 
 impl<'a> InOrder<'a> {
     fn new(plan: &'a Plan, matching: &'a Matching) -> Self {
-        let cursor = |program: &'a Program| Cursor { steps: program.steps().iter(), number: 0, waits_for: NONE, open_below: NONE };
+        let cursor = |program: &'a Program| Cursor {
+            steps: program.steps().iter(),
+            number: 0,
+            waits_for: NONE,
+            open_below: NONE,
+        };
         let phases = plan.programs.iter().map(|program| vec![Phase::Waiting; program.len()]).collect();
         let cursors = plan.programs.iter().map(cursor).collect();
         let awake = (0..plan.spec.ranks.0).collect();

@@ -1,6 +1,5 @@
 //! Memory of GPUs is neither taken nor freed while streams are held.
 
-
 use qpair_collectives::{Communicator, Pending, ReduceOp};
 use qpair_fake_cuda::{code, control};
 use qpair_verbs::{Gpu, GpuEvent};

@@ -23,7 +23,8 @@ impl Meeting {
         *come += 1;
         let full = come.next_multiple_of(self.ranks);
         self.all.notify_all();
-        let (come, _) = self.all.wait_timeout_while(come, LIMIT, |come| *come < full).expect("another rank panicked here");
+        let (come, _) =
+            self.all.wait_timeout_while(come, LIMIT, |come| *come < full).expect("another rank panicked here");
         assert!(*come >= full, "of {} ranks {} do not come", self.ranks, full - *come);
     }
 }

@@ -1,5 +1,5 @@
-use std::sync::mpsc::channel;
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use qpair_collectives::CollectiveError;

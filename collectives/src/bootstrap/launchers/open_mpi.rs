@@ -1,6 +1,6 @@
 //! Open MPI's `mpirun`, also `prterun`.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 use std::path::PathBuf;
 
 use super::{Launcher, Told, Variables, derived_port};

@@ -140,8 +140,7 @@ fn who_comes_after_a_rank_has_ended_hears_of_it() {
 #[test]
 fn ranks_meet_again_where_they_met_once_rank_0_is_done() {
     let port = Port::keep();
-    let environment =
-        |rank| Environment { limit: LIMIT, ..Environment::at(rank, 2, "127.0.0.1", port.number) };
+    let environment = |rank| Environment { limit: LIMIT, ..Environment::at(rank, 2, "127.0.0.1", port.number) };
     for has_failed in [false, true] {
         let mut both = connect([0, 1].map(environment).into());
         let (second, first) = (both.pop().unwrap().unwrap(), both.pop().unwrap().unwrap());
