@@ -152,14 +152,21 @@ mod tests {
     #[test]
     fn one_access_that_does_not_end_is_waited_for_once() {
         let ctx = Context::open("soft0").unwrap();
-        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
         let home = pd.node().home();
-        let (_a, b) = pair(&pd, &cq);
+        let (mut a, b) = pair(&pd, &cq);
         let regions: Vec<_> = (0..20).map(|_| pd.expose(4096, Access::REMOTE_ALL).unwrap()).collect();
         let later = pd.expose(4096, Access::REMOTE_ALL).unwrap();
+        let opened = pd.expose(4096, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+        let windows: Vec<_> = (0..14).map(|_| pd.create_window().unwrap()).collect();
+        for window in &windows {
+            a.bind(window, &opened, 0..100, Access::REMOTE_WRITE).signaled().post().unwrap();
+            while cq.poll().unwrap().is_none() {}
+        }
         let peer = home.member(b.number().0).unwrap();
         peer.hazard().store(1, Ordering::SeqCst);
         let start = Instant::now();
+        drop(windows);
         drop(regions);
         // Three seconds each would be a minute.
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());

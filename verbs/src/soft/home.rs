@@ -339,12 +339,14 @@ impl Home {
 
     /// True if all that is left to wait for are accesses that were waited for in vain.
     fn stays(&self, withdrawal: &Withdrawal) -> bool {
-        let unsettled = lock(&self.unsettled);
-        let is_known = |peer: &PeerSighting| {
-            unsettled.withdrawals.iter().flat_map(|abandoned| &abandoned.peers).any(|known| known.is_same(peer))
-        };
         let mut inside = withdrawal.peers.iter().filter(|peer| !peer.is_over());
-        self.engine_left(withdrawal.engine) && inside.all(is_known)
+        self.engine_left(withdrawal.engine) && inside.all(|peer| self.was_waited_for(peer))
+    }
+
+    /// True of an access that was waited for in vain.
+    fn was_waited_for(&self, peer: &PeerSighting) -> bool {
+        let unsettled = lock(&self.unsettled);
+        unsettled.withdrawals.iter().flat_map(|abandoned| &abandoned.peers).any(|known| known.is_same(peer))
     }
 
     /// Withdraws a key and waits until nobody uses it; false if a peer does not leave.
@@ -364,9 +366,11 @@ impl Home {
         let Some(qp) = self.member(qpn) else { return self.withdraw_now(rkey) };
         let mut withdrawal = Withdrawal::default();
         self.withdraw(rkey, &mut withdrawal);
-        let peer = qp.sight_peer();
-        let left =
-            wait_until(|| self.engine_left(withdrawal.engine) && peer.as_ref().is_none_or(PeerSighting::is_over));
+        let peer = qp.sight_peer().filter(|peer| !peer.is_over());
+        // One that was waited for in vain is not once more.
+        let stays = peer.as_ref().is_some_and(|peer| self.was_waited_for(peer));
+        let left = !stays
+            && wait_until(|| self.engine_left(withdrawal.engine) && peer.as_ref().is_none_or(PeerSighting::is_over));
         // They may be about to look at the key's slot, which is not given to another before.
         if !self.has_left(&mut withdrawal) {
             self.abandon(withdrawal);
