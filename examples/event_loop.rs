@@ -51,7 +51,10 @@ fn main() -> Result<()> {
     let mut side = Side::new(&pd, &cq)?;
     let mut events = Events::with_capacity(16);
     loop {
-        side.take_lines(&lines)?;
+        // Until no more fit, or there are none: nothing else wakes this for what is left.
+        while side.take_lines(&lines)? {
+            side.work_off(&mut cq)?;
+        }
         side.work_off(&mut cq)?;
         if side.ended && side.under_way == 0 {
             println!("end of input");
@@ -93,14 +96,16 @@ impl Side {
         Ok(Side { pd: pd.clone(), from, to, under_way: 0, ended: false })
     }
 
-    fn take_lines(&mut self, lines: &Receiver<Option<String>>) -> Result<()> {
+    /// Takes as many lines as there is room for; whether any.
+    fn take_lines(&mut self, lines: &Receiver<Option<String>>) -> Result<bool> {
+        let before = self.under_way;
         // Each is sent and received.
         while self.under_way + 2 <= ROOM
             && let Ok(line) = lines.try_recv()
         {
             let Some(line) = line else {
                 self.ended = true;
-                return Ok(());
+                break;
             };
             let mut buffer = self.pd.alloc(line.len().max(1))?;
             buffer[..line.len()].copy_from_slice(line.as_bytes());
@@ -108,7 +113,7 @@ impl Side {
             self.from.send(buffer).range(0..line.len()).signaled().post()?;
             self.under_way += 2;
         }
-        Ok(())
+        Ok(self.under_way > before)
     }
 
     /// Takes what has completed, arms the queue, and looks again.
