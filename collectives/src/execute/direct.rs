@@ -64,14 +64,18 @@ impl Exec<'_> {
         let Step { slot, message, way, .. } = *step;
         let send = step.what == What::Send;
         let whole = if send { step.src } else { step.dst };
-        let (span, remote, last) = if whole.len <= self.net.piece {
+        // Kernels of a GPU copy as much at a time as there is.
+        let most = if self.plan.call.on_gpu { self.net.piece } else { self.net.piece.min(PIECE) };
+        let (span, remote, last) = if whole.len <= most {
             (whole, step.remote, true)
         } else {
-            self.next_piece(number, whole, step.remote)
+            self.next_piece(number, most, whole, step.remote)
         };
-        if !send && step.src.len > 0 {
+        // Once, though it may be posted again where there was no room.
+        if !send && step.src.len > 0 && self.run.copied != Some((number, span.start)) {
             let from = Span { start: step.src.start + span.start - whole.start, len: span.len, ..step.src };
             self.run.local(from, span, None).map_err(|reason| self.failed(reason))?;
+            self.run.copied = Some((number, span.start));
         }
         let memory = self.run.memory(span.buffer);
         let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
@@ -84,6 +88,7 @@ impl Exec<'_> {
         let posted = if send { worker.put(ep, local, remote) } else { worker.get(ep, remote, local, calc) };
         match posted {
             Ok(op) => {
+                self.run.copied = None;
                 self.run.posted.push_back(Posted { op, step: number, last });
                 self.run.gets += u32::from(!send);
                 if whole.len > span.len {
@@ -108,9 +113,9 @@ impl Exec<'_> {
 
     /// What of a long message comes next, with the peer's memory of it, and whether it is the last.
     #[cold]
-    fn next_piece(&self, number: u32, whole: Span, remote: Span) -> (Span, Span, bool) {
+    fn next_piece(&self, number: u32, most: usize, whole: Span, remote: Span) -> (Span, Span, bool) {
         let posted = self.run.pieces.iter().find(|(step, _)| *step == number).map_or(0, |(_, posted)| *posted);
-        let len = self.net.piece.min(whole.len - posted);
+        let len = most.min(whole.len - posted);
         let part = |span: Span| Span { start: span.start + posted, len, ..span };
         (part(whole), part(remote), posted + len == whole.len)
     }
@@ -159,6 +164,11 @@ impl Exec<'_> {
         Ok(())
     }
 }
+
+/// Bytes that are read or written at once: where ranks share cores and read the same, as in a broadcast, each finds in the cache
+/// what another has just read, and not only what was read a whole vector ago. Among 4 and 8 ranks on two cores of a Xeon a broadcast of
+/// 32 and 64 MiB takes 0.6 to 0.9 times as long as in one piece, with pieces of 1 to 8 MiB alike; other collectives take the same.
+const PIECE: usize = 8 << 20;
 
 /// How much of a step was posted.
 enum Progress {
