@@ -290,9 +290,11 @@ impl<'a> Clock<'a> {
         let Some(kind) = self.kind(next.node) else {
             return;
         };
-        // A rank that waited for a message has given way to the others on its core, and finds half of them before it.
+        // A rank that waited for a message has given way to the others on its core, and finds them before it. On two cores of a Xeon
+        // 302 and 306 of 343 choices are within a tenth of the best so, by two measurements of what things cost; where it finds half
+        // of them, as by chance, 291 and 288 are. Its message may be of one of those.
         let (rank, core) = (next.node.0 as usize, self.places[next.node.0 as usize].core);
-        let turn = self.model.turn * f64::from(self.sharing[core] - 1) / 2.0;
+        let turn = self.model.turn * f64::from(self.sharing[core] - 1);
         if turn > 0.0 && kind.peer().is_some() && !next.has_turn && next.time > self.active[rank] {
             let (time, latency) = (next.time + turn, next.latency + turn);
             return self.queue.push(Reverse(Possible { time, latency, has_turn: true, ..next }));

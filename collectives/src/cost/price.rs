@@ -98,9 +98,9 @@ impl Pricing<'_> {
             (false, true) => self.model.beside,
             (false, false) => self.model.within,
         };
-        // What is read from another node is asked for first. A rank that waited finds half of the others on its core before it, on average.
+        // What is read from another node is asked for first. A rank that waited finds the others on its core before it.
         let ways = if crossing > 0.0 && !self.copied { 2.0 } else { 1.0 };
-        let waiting = ways * link.latency + self.model.turn * (self.spread.crowd() - 1.0) / 2.0;
+        let waiting = ways * link.latency + self.model.turn * (self.spread.crowd() - 1.0);
         let busy = copies.max(memory).max(beside).max(rails);
         let full = |link: f64| if link > 0.0 && link >= busy { link } else { 0.0 };
         let between = full(rails);
