@@ -50,6 +50,8 @@ pub fn try_file(path: &Path) -> Result<(), WriteError> {
     let tried = match fs::metadata(path) {
         Ok(there) if there.is_file() || there.is_dir() => File::options().append(true).open(path).map(drop),
         Ok(_) => Ok(()),
+        // A link to what is not there yet.
+        Err(_) if path.is_symlink() => Ok(()),
         Err(_) => File::create_new(path).and_then(|_| fs::remove_file(path)),
     };
     tried.map_err(|source| WriteError { path: path.to_owned(), source })

@@ -73,6 +73,11 @@ impl Examined {
         if let Some(recipe) = &loaded.recipe {
             tuner.seats.nodes = recipe.shape.nodes.clone();
         }
+        if let (Some(Nodes::Of(ranks)), Nodes::Of(node)) = (&tuner.seats.islands, &tuner.seats.nodes)
+            && node % ranks != 0
+        {
+            return Err(PlanError::Islands { ranks: *ranks, node: *node });
+        }
         Self::of(loaded, tuner)
     }
 

@@ -70,7 +70,7 @@ impl Joining {
         let ticket = place.ticket.clone();
         let cost = cost.map(Box::new);
         let join = encode(&ToStore::Join { protocol: PROTOCOL, size, rank, ticket, whereabouts, cost });
-        let mut attempts = 0;
+        let (mut attempts, mut again) = (0, PAUSE);
         loop {
             let stream = place.reach(until)?;
             let ip = stream.local_addr().map(|address| address.ip().to_canonical());
@@ -89,7 +89,8 @@ impl Joining {
                 Err(Attempt::HungUp) => return Err(joining.stranger("it hung up")),
                 // It may be a while until rank 0 is done with what was before.
                 Err(Attempt::Again) if !until.is_over() => {
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(until.left().map_or(again, |left| again.min(left)));
+                    again = (2 * again).min(LONGEST_PAUSE);
                     (place, server) = (joining.place, joining.server);
                 }
                 Err(Attempt::Again) => {
@@ -322,6 +323,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How often a rank comes again that the store hung up on, and how long it waits before: two seconds of bad luck.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
+/// And where rank 0 may be long in coming: ranks that ask again and again keep it from that.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a rank waits for the verdict on a fault. The store answers within a millisecond if it runs.
 const VERDICT: Duration = Duration::from_millis(500);

@@ -9,7 +9,7 @@ use super::step::{Buffer, Slice};
 
 /// A number of elements: of the vector, or of each block where the collective is of blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Counts {
     /// The vector's length, or that of each block.
     Even(u64),

@@ -18,7 +18,7 @@ pub struct Elements(pub u64);
 ///
 /// Collectives of blocks cut a long vector into one block per rank, in the order of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Collective {
     /// Every rank's vector becomes the elementwise reduction of all ranks' vectors.

@@ -69,7 +69,7 @@ impl Slice {
 /// order, is the k-th receive at b from a, in b's program order. Their lengths are equal; zero is
 /// a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum StepKind {
     /// Gives `src` to `peer`. The receiver may read `src` at any time from the step's start to its
     /// completion, which comes when the data has been taken; or it is copied out at once.

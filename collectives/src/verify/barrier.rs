@@ -2,7 +2,6 @@
 
 use super::error::VerifyError;
 use super::matching::Matching;
-use super::most_followed;
 use super::rank_set::{Allowance, RankSet};
 use super::replay::{At, Event, replay};
 use crate::plan::Plan;
@@ -14,10 +13,10 @@ pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<(), VerifyError>
     // By rank and step: who has entered before the step is complete.
     let mut known: Vec<Vec<RankSet>> =
         plan.by_rank().map(|(rank, program)| vec![RankSet::one(rank); program.len()]).collect();
-    let (steps, mut allowance) = (plan.total_steps(), Allowance::for_steps(plan.total_steps()));
+    let mut allowance = Allowance::for_steps(plan.total_steps());
     let mut count = |At { rank, step }, set: &RankSet| match allowance.takes(set) {
         true => Ok(()),
-        false => Err(VerifyError::Reads { rank, step, limit: most_followed(steps) }),
+        false => Err(VerifyError::Sets { rank, step, limit: allowance.limit }),
     };
     replay(plan, matching, |event| {
         match event {

@@ -62,8 +62,10 @@ struct Followed {
 }
 
 impl Followed {
+    /// Beside what steps take, each rank may be given a part of each, which is moved a few times: an all-gather's blocks stay apart.
     fn of(plan: &Plan) -> Self {
-        Self { parts: 0, limit: most_followed(plan.total_steps()) }
+        let ranks = plan.spec.ranks.0 as usize;
+        Self { parts: 0, limit: most_followed(plan.total_steps()) + 4 * ranks * ranks }
     }
 
     /// One more, which that step takes.
@@ -125,7 +127,7 @@ impl Combinations {
         }
         let (made, ranks) = (Id(self.ranks + self.made.len() as u32), own.union(&new));
         if !self.bytes.takes(&ranks) {
-            return Err(Refusal::Many);
+            return Err(Refusal::Large);
         }
         self.made.push(Combination { ranks, order: self.order(one).with(self.order(other)) });
         self.last = Some(([one, other], made));
@@ -139,6 +141,8 @@ enum Refusal {
     Common(u32),
     /// There are too many already.
     Many,
+    /// They take too much memory already.
+    Large,
 }
 
 /// A rank's buffers.
@@ -286,6 +290,7 @@ fn combine(
     held.what = both.map_err(|refusal| match refusal {
         Refusal::Common(contributor) => VerifyError::Duplicate { rank, step, contributor, slice },
         Refusal::Many => VerifyError::Reads { rank, step, limit: combinations.limit },
+        Refusal::Large => VerifyError::Sets { rank, step, limit: combinations.bytes.limit },
     })?;
     if held.finished || new.finished {
         return Err(VerifyError::Finish { rank, step, slice });
@@ -300,7 +305,8 @@ fn part(whole: Slice, from: u64, to: u64) -> Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Elements, FORMAT, Ranks};
+    use crate::algorithms::{Algorithm, Recipe};
+    use crate::plan::{Collective, Elements, FORMAT, Ranks};
 
     /// Of scratch that is put together of ever more parts, all of which are copied by the next step.
     #[test]
@@ -320,6 +326,16 @@ mod tests {
         assert!(of(12).is_ok());
         let refused = of(24);
         assert!(matches!(refused, Err(VerifyError::Reads { rank: 0, step: 21, .. })), "{refused:?}");
+    }
+
+    /// Each rank ends with a part of each, by few steps.
+    #[test]
+    fn blocks_of_very_many_ranks_are_followed() {
+        for algorithm in [Algorithm::Flat, Algorithm::Bruck] {
+            let spec = Spec::new(Collective::AllGather, Ranks(1300), Elements(1), 4);
+            let plan = Recipe::new(spec, algorithm).unwrap().plan();
+            assert!(check(&plan, &Matching::of(&plan).unwrap()).is_ok(), "{algorithm}");
+        }
     }
 
     #[test]

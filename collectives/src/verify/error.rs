@@ -175,6 +175,19 @@ pub enum VerifyError {
         /// The limit: a million, and 64 for each step.
         limit: usize,
     },
+    /// Which ranks have entered before what, or contributed to what, takes too much memory to follow.
+    #[error(
+        "rank {rank}, step {step}: to follow which ranks have come to what took {limit} B so far; let what is combined, or told, be \
+         of ranks in a row"
+    )]
+    Sets {
+        /// The rank.
+        rank: u32,
+        /// The step.
+        step: u32,
+        /// The limit: 64 MiB, and 4 KiB for each step.
+        limit: usize,
+    },
     /// To find that steps wait for others takes too long.
     #[error(
         "rank {rank}, step {step}: so far more than {limit} steps were looked at to find which others steps wait for by way of \
@@ -185,7 +198,7 @@ pub enum VerifyError {
         rank: u32,
         /// The step.
         step: u32,
-        /// The limit.
+        /// The limit, of the steps that are looked at for one rank, and what they wait for.
         limit: u64,
     },
     /// Steps wait for each other.

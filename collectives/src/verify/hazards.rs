@@ -117,8 +117,9 @@ impl<'a> Order<'a> {
             && let Some(step) = self.found.peek().copied().filter(|&step| step > early)
         {
             self.found.pop();
-            self.steps_searched += 1;
-            for dep in self.program.deps(step).iter() {
+            let deps = self.program.deps(step);
+            self.steps_searched += 1 + deps.len() as u64;
+            for dep in deps.iter() {
                 if self.before[dep as usize] != self.number {
                     self.before[dep as usize] = self.number;
                     self.found.push(dep);

@@ -29,6 +29,7 @@ impl VerifyError {
             | Self::Unmatched { rank, step, .. }
             | Self::Reads { rank, step, .. }
             | Self::Searches { rank, step, .. }
+            | Self::Sets { rank, step, .. }
             | Self::Undefined { rank, step, .. }
             | Self::Misplaced { rank, step, .. }
             | Self::Duplicate { rank, step, .. } => vec![(*rank, *step)],

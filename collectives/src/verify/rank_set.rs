@@ -102,20 +102,24 @@ impl RankSet {
 
 /// What the sets that are kept may take, so that a plan that has ever more of them is refused before memory runs out.
 #[derive(Debug)]
-pub(super) struct Allowance(usize);
+pub(super) struct Allowance {
+    pub(super) limit: usize,
+    left: usize,
+}
 
 impl Allowance {
     /// For a plan of so many steps: some KiB for each, which is several times what any algorithm's takes.
     pub(super) fn for_steps(steps: usize) -> Self {
-        Self(64 * most_followed(steps))
+        let limit = 64 * most_followed(steps);
+        Self { limit, left: limit }
     }
 
     /// Counts one that is to be kept; false if it is too much.
     pub(super) fn takes(&mut self, set: &RankSet) -> bool {
         let RankSet::Bits(words) = set else { return true };
         // Those that are shared count each time.
-        let left = self.0.checked_sub(size_of_val::<[u64]>(words));
-        self.0 = left.unwrap_or(0);
+        let left = self.left.checked_sub(size_of_val::<[u64]>(words));
+        self.left = left.unwrap_or(0);
         left.is_some()
     }
 }

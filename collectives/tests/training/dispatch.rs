@@ -147,7 +147,10 @@ fn numbers_of_rows_that_can_not_be_are_refused() {
                 if comm.rank() == 1 {
                     let (mut gives, mut gets) = (comm.buffer::<i64>(4).unwrap(), comm.buffer(4).unwrap());
                     gives.fill(told);
-                    comm.all_to_all_into(&mut gives, &mut gets).unwrap();
+                    let _ = comm.all_to_all_into(&mut gives, &mut gets);
+                    // Whoever waits for the other's next is told what ended it.
+                    let error = comm.barrier().unwrap_err();
+                    assert!(matches!(error, CollectiveError::RankFailed { rank: 1, .. }), "{error}");
                     return;
                 }
                 let mut dispatch = Dispatch::<i64>::new(&comm, 4, WIDTH).unwrap();

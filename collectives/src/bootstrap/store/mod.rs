@@ -336,7 +336,8 @@ impl Store {
             visitor.joined = Some((rank, whereabouts));
             visitor.until = None;
         }
-        if self.stands_in() {
+        // Those that were told who is left go by that.
+        if self.stands_in() && self.remnant.is_none() {
             self.roll.come(rank);
         }
         if let (0, Some(cost)) = (rank, cost) {
