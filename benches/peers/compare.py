@@ -105,13 +105,15 @@ def misses_values(chosen, samples, rounds):
 
 def interrupt(*_):
     """Once: a second signal must not break off the cleaning up."""
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in SIGNALS:
         signal.signal(name, lambda *_: None)
     raise KeyboardInterrupt
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 if __name__ == "__main__":
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in SIGNALS:
         signal.signal(name, interrupt)
     try:
         sys.exit(main())

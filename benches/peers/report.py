@@ -127,7 +127,14 @@ def verdict(result):
     judged = [row for group in result.groups for row in rows(result, group) if row.met]
     lines = [line for group in result.groups for line in missed(result, group)]
     text = f"## Targets\n\n{sum(row.met == 'yes' for row in judged)} of {len(judged)} targets are met."
+    if unmeasured := [point.name for group in result.groups for point in group.points if not own(result, group, point)]:
+        text += f" Not measured, and so not among them: {', '.join(unmeasured)}."
     return f"{text} Missed:\n\n{listed(lines)}" if lines else text
+
+
+def own(result, group, point):
+    """Whether qpair was measured there, if it takes part."""
+    return all(job.program != QPAIR for job in group.jobs) or (point.name, QPAIR) in result.samples
 
 
 def missed(result, group):
