@@ -52,7 +52,7 @@ pub struct LaunchArgs {
     /// Host at which the ranks meet, which rank 0 runs on [default: as it is named among the hosts]
     #[arg(long, value_name = "HOST")]
     master_addr: Option<String>,
-    /// Port for the ranks to meet at [default: a free one]
+    /// Port for the ranks to meet at [default: a free one; where rank 0 is on another host, one of 20000 to 29999]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Device for the ranks' communicators [default: QPAIR_DEVICE, or else soft0 within one host, and what topology names

@@ -174,14 +174,14 @@ pub struct Settings {
     /// Number of local ranks [default: 4, or what a launcher says]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: Option<u32>,
-    /// Timed operations per size [default: as many as --time allows]
+    /// Timed operations per measurement [default: as many as --time allows]
     #[arg(long, visible_alias = "iterations", value_name = "N", conflicts_with = "time",
         value_parser = clap::value_parser!(u64).range(1..))]
     pub iters: Option<u64>,
-    /// Time to spend on each size: 1, 200ms
+    /// Time to spend on each measurement, of an algorithm at one size in one placement: 1, 200ms
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     pub time: Period,
-    /// Operations before the timed ones, per size
+    /// Operations before the timed ones, per measurement
     #[arg(short, long, visible_alias = "warmup_iters", value_name = "N", default_value_t = 3)]
     pub warmup: u64,
     /// Algorithm; auto goes by size and number of ranks. Several with commas, or all, are compared
@@ -197,7 +197,8 @@ pub struct Settings {
     /// Size of the segments in which long vectors go; takes K, M, G [default: the library's]
     #[arg(long, value_name = "SIZE")]
     pub segment: Option<Size>,
-    /// Size up to which vectors are copied instead of going from memory to memory; takes K, M, G [default: the library's]
+    /// Longest message of a plan up to which its messages are copied instead of going from memory to memory; takes K, M, G [default: the
+    /// library's]
     #[arg(long, value_name = "SIZE")]
     pub eager: Option<Size>,
     /// Combine elements in one order, whatever the algorithm, the size and the timing

@@ -199,5 +199,5 @@ fn collective_names() -> String {
 }
 
 fn algorithms() -> String {
-    format!("Algorithm: {}; auto is what communicators choose", algorithm::names())
+    format!("Algorithm: {}; auto is what is chosen by --model", algorithm::names())
 }

@@ -21,8 +21,8 @@ use crate::table;
 
 /// Compares the algorithms that do a collective: steps, messages in a row, bytes, and predicted time at several sizes.
 ///
-/// What communicators choose by default is marked. --nodes, --islands, --cores and --model say for which machine; `qpair bench`
-/// measures.
+/// What auto takes is marked. --nodes, --islands, --cores and --model say for which machine (`here` for this one's, as communicators have
+/// it); `qpair bench` measures.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   qpair plan compare all-reduce -n 8
@@ -170,7 +170,7 @@ impl Comparison {
     fn remarks(&self, args: &CompareArgs) -> Vec<String> {
         let mut remarks = vec![
             format!("*  the least time, step by step, by {}; qpair bench measures", args.setting.name()),
-            "+  what auto takes, by the same model in closed form, as communicators do unless told otherwise"
+            "+  what auto takes, by the same model in closed form, by which communicators choose unless told otherwise"
                 .to_owned(),
             "steps of all ranks and messages in a row: from the least size to the greatest".to_owned(),
         ];

@@ -67,7 +67,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`]; others as of
-    /// [`Environment::connect`] if a rank can not be set up, or ranks end one after the other while the rest meet. It ends in any case:
+    /// [`Environment::connect`] if a rank can not be set up, or ranks end one after the other while the rest meet, in which ranks have their numbers here. It ends in any case:
     /// there are three tries at most, each of which takes `limit`, a minute more after the first, twice as long again for each that
     /// stands in for rank 0, lives and does not answer, and three minutes to meet.
     ///
