@@ -121,3 +121,31 @@ impl<'a> Programs<'a> {
         Some((peer, other))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::Algorithm;
+    use crate::plan::{Collective, Elements, Ranks, Slice, StepKind};
+
+    /// Whether a rank looks at its own program alone, which races here, or proves the whole plan, which is right.
+    #[test]
+    fn plans_are_proved_by_those_that_have_the_time() {
+        let mut racing = Program::new();
+        let copy = |from, to| StepKind::Copy { src: Slice::data(from, 1), dst: Slice::data(to, 1) };
+        racing.push(copy(0, 1), []);
+        racing.push(copy(1, 0), []);
+        let alone = |recipe: &Recipe| [0, 1].map(|rank| Source::Recipe(recipe).prove(rank, &racing).is_err());
+        let of = |ranks| {
+            let spec = Spec::new(Collective::ReduceScatter, Ranks(ranks), Elements(1), 4);
+            Recipe::new(spec, Algorithm::Direct).unwrap()
+        };
+        let sized = [of(4), of(200), of(2100)];
+        let limits = sized.each_ref().map(|recipe| {
+            let size = recipe.proof_size();
+            (size <= PROVED_BY_ALL, size <= PROVED_BY_ONE)
+        });
+        assert_eq!(limits, [(true, true), (false, true), (false, false)]);
+        assert_eq!(sized.each_ref().map(alone), [[false, false], [false, true], [true, true]]);
+    }
+}
