@@ -71,6 +71,8 @@ def spread(values):
 
 def main():
     program = sys.argv[1]
+    # Where there are several, ranks of both are on the first.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     for ranks in RANKS:
         ours, theirs, algorithm = [], [], ""
         for turn in range(ROUNDS):
