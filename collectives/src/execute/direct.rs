@@ -64,8 +64,7 @@ impl Exec<'_> {
         let Step { slot, message, way, .. } = *step;
         let send = step.what == What::Send;
         let whole = if send { step.src } else { step.dst };
-        // Kernels of a GPU copy as much at a time as there is.
-        let most = if self.plan.call.on_gpu { self.net.piece } else { self.net.piece.min(PIECE) };
+        let most = self.net.piece(self.plan.call.on_gpu);
         let (span, remote, last) = if whole.len <= most {
             (whole, step.remote, true)
         } else {
@@ -89,6 +88,7 @@ impl Exec<'_> {
         match posted {
             Ok(op) => {
                 self.run.copied = None;
+                self.net.moved += span.len;
                 self.run.posted.push_back(Posted { op, step: number, last });
                 self.run.gets += u32::from(!send);
                 if whole.len > span.len {
@@ -164,11 +164,6 @@ impl Exec<'_> {
         Ok(())
     }
 }
-
-/// Bytes that are read or written at once: where ranks share cores and read the same, as in a broadcast, each finds in the cache
-/// what another has just read, and not only what was read a whole vector ago. Among 4 and 8 ranks on two cores of a Xeon a broadcast of
-/// 32 and 64 MiB takes 0.6 to 0.9 times as long as in one piece, with pieces of 1 to 8 MiB alike; other collectives take the same.
-const PIECE: usize = 8 << 20;
 
 /// How much of a step was posted.
 enum Progress {

@@ -119,8 +119,14 @@ impl Engine<'_> {
     /// counts, but others may make things come without end.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
-        self.wait.moves = self.wait.moves.wrapping_add(1);
-        self.wait.moves.is_multiple_of(MOVES)
+        // What is read and written at once may be long.
+        let bytes = std::mem::take(&mut self.net.moved);
+        self.wait.moves = self.wait.moves.saturating_add(1).saturating_add((bytes >> 12) as u32);
+        let is_due = self.wait.moves >= MOVES;
+        if is_due {
+            self.wait.moves = 0;
+        }
+        is_due
     }
 
     #[cold]
@@ -232,6 +238,8 @@ impl Engine<'_> {
     #[cold]
     fn sleep(&mut self, limit: Duration) -> Outcome<()> {
         self.tell_place();
+        // No event tells that there is room for a message again.
+        let limit = if self.runs.iter().any(|run| run.is_held_up()) { limit.min(ROOM) } else { limit };
         match self.net.worker.wait(Some(limit)) {
             Ok(Some(event)) => {
                 let counts = self.handle(event)?;
@@ -250,7 +258,9 @@ impl Engine<'_> {
         if !net.connect(plan)? {
             return Ok(false);
         }
-        net.announce(plan)?;
+        if !net.announce(plan)? {
+            return Ok(false);
+        }
         // Where one has left, it is looked at again each time.
         plan.introduced = if plan.peers.iter().all(|peer| peer.ep.is_some()) { net.epoch } else { 0 };
         Ok(true)
@@ -328,10 +338,10 @@ impl Engine<'_> {
                 }
             }
             Event::Offered { ep, tag, len } => return self.offered(ep, tag, len),
-            Event::Sent { op, .. } => return self.slot_is_done(op),
-            Event::ReceivedInto { op, memory, .. } => {
+            Event::Sent { op, .. } => return self.slot_is_done(op, None),
+            Event::ReceivedInto { op, memory, len, .. } => {
                 drop(memory);
-                return self.slot_is_done(op);
+                return self.slot_is_done(op, Some(len));
             }
             // An operation on a connection that ends fails first; what it means is told by the end.
             Event::Failed { ep: Some(ep), error, .. } if error != OpError::Closed => {
@@ -345,11 +355,11 @@ impl Engine<'_> {
         Ok(false)
     }
 
-    /// The worker is done with a slot of an operation.
-    fn slot_is_done(&mut self, op: OpId) -> Outcome<bool> {
+    /// The worker is done with a slot of an operation, into which so much came if it is one that was received.
+    fn slot_is_done(&mut self, op: OpId, came: Option<usize>) -> Outcome<bool> {
         let Some(at) = self.runs.iter().position(|run| run.staged.has_posted(op)) else { return Ok(false) };
         let mut exec = self.exec(at)?;
-        exec.slot_is_done(op)?;
+        exec.slot_is_done(op, came)?;
         exec.start_ready().map(|()| true)
     }
 
@@ -385,10 +395,11 @@ impl Engine<'_> {
     #[cold]
     fn introduced(&mut self, ep: EndpointId, fields: Fields, text: &[u8]) -> Outcome<bool> {
         let links = self.net.links;
-        if fields.kind == Kind::Hello {
+        let is_known = self.net.rank_of(ep).is_some();
+        if fields.kind == Kind::Hello && !is_known {
             self.net.hello(ep, fields.rank, text);
-        } else if !self.net.is_up(ep, fields.rank) {
-            self.net.turn_away(ep);
+        } else if fields.kind == Kind::Hello || !self.net.is_up(ep, fields.rank) {
+            return self.foreign(ep);
         } else {
             for at in 0..self.runs.len() {
                 let plan = self.exec(at)?.plan;
@@ -406,8 +417,7 @@ impl Engine<'_> {
     /// else.
     fn early(&mut self, ep: EndpointId, fields: Fields, contents: Message) -> Outcome<bool> {
         if !self.net.is_up(ep, fields.rank) {
-            self.net.turn_away(ep);
-            return Ok(false);
+            return self.foreign(ep);
         }
         if self.net.is_to_come(fields.rank, fields.sequence) {
             if !self.net.stash.has_room(fields.rank) {
@@ -446,8 +456,12 @@ fn no_operation(me: u32) -> Box<Fault> {
     Box::new(Fault::Failed { rank: me, reason: "there is no operation".into() })
 }
 
-/// Between two looks at what ends operations, for a rank that always has something to do: some milliseconds.
+/// Between two looks at what ends operations, for a rank that always has something to do: some milliseconds, of which 4 KiB take as
+/// much as any other.
 const MOVES: u32 = 1 << 14;
+
+/// Between two looks whether there is room for what waits for it.
+const ROOM: Duration = Duration::from_millis(1);
 
 /// How long what a rank sent before it left may be on its way: as long as its worker waits for that.
 const ON_THE_WAY: Duration = Duration::from_secs(6);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use qpair_transport::{
-    CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Near, Unmatched, Worker,
+    CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Near, SendError, SendFailure, Unmatched,
+    Worker,
 };
 use qpair_verbs::{Device, Gpu, LinkLayer, MemoryError, PortAttributes, ProtectionDomain};
 
@@ -35,7 +36,11 @@ pub(crate) struct Net {
     /// Changes when a connection comes up or ends.
     pub(super) links: u64,
     /// The longest read or write, in bytes.
-    pub(super) piece: usize,
+    piece: usize,
+    /// The same of memory of GPUs.
+    gpu_piece: usize,
+    /// Bytes that were read and written since they were looked at last.
+    pub(super) moved: usize,
     /// Reads that may be under way.
     pub(super) gets: u32,
     listener: Listener,
@@ -145,14 +150,16 @@ impl Net {
         let (stash, strangers) = (Stash::new(ranks as usize), Strangers::new(settings.hello));
         let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
         let slots = Slots::new(asked, worker.through(), worker.domain());
-        Ok(Net {
+        let mut net = Net {
             worker,
             me,
             peers: Vec::new(),
             token: 0,
             epoch: 1,
             links: 1,
-            piece: settings.piece,
+            piece: settings.piece.min(PIECE),
+            gpu_piece: settings.piece,
+            moved: 0,
             gets: settings.gets,
             listener,
             window,
@@ -161,7 +168,13 @@ impl Net {
             stash,
             strangers,
             slots,
-        })
+        };
+        // Kernels of a GPU copy as much as there is, and are the software device's. What others read is combined from memory of the
+        // worker's.
+        if !net.is_software() {
+            net.gpu_piece = net.piece;
+        }
+        Ok(net)
     }
 
     /// Where its worker listens.
@@ -177,13 +190,22 @@ impl Net {
         self.token = token;
     }
 
+    fn is_software(&self) -> bool {
+        self.ports().any(|port| port.link_layer == LinkLayer::SharedMemory)
+    }
+
+    /// Bytes that are read or written at once.
+    pub(super) fn piece(&self, on_gpu: bool) -> usize {
+        if on_gpu { self.gpu_piece } else { self.piece }
+    }
+
     /// How its worker is reached.
     pub(crate) fn listening(&self) -> Listening {
         Listening {
             address: self.address(),
             device: self.device().to_owned(),
             is_on_infiniband: self.worker.is_on_infiniband(),
-            is_software: self.ports().any(|port| port.link_layer == LinkLayer::SharedMemory),
+            is_software: self.is_software(),
             staging: self.staging(),
             rate_mbps: self.rate_mbps(),
             stand_in_port: None,
@@ -284,18 +306,25 @@ impl Net {
         Ok(up)
     }
 
-    /// Tells the peers of `plan` what its number stands for.
-    pub(super) fn announce(&mut self, plan: &Compiled) -> Outcome<()> {
+    /// Tells the peers of `plan` what its number stands for. False if one is about to end, of which an event tells soon.
+    pub(super) fn announce(&mut self, plan: &Compiled) -> Outcome<bool> {
         let failed = |reason| Box::new(Fault::Failed { rank: self.me, reason });
         let text = serde_json::to_vec(&plan.call).map_err(|error| failed(error.to_string()))?;
         let text = Bytes::from(text);
         let fields = Fields { kind: Kind::Announce, rank: self.me, plan: plan.number, sequence: 0, message: 0 };
         for peer in &plan.peers {
             let Some(ep) = peer.ep else { continue };
-            let sent = self.worker.send(ep, fields.encode(), text.clone());
-            sent.map_err(|error| failed(error.to_string()))?;
+            match self.worker.send(ep, fields.encode(), text.clone()) {
+                Ok(_) => {}
+                Err(SendError { error: SendFailure::Closing(_) | SendFailure::Unknown(_), .. })
+                    if self.is_up(ep, peer.rank) =>
+                {
+                    return Ok(false);
+                }
+                Err(error) => return Err(failed(error.to_string())),
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A connection of this side is up. False if it is none any more.
@@ -445,3 +474,8 @@ const HELLO: Duration = Duration::from_secs(10);
 /// How long a connection may be half made. A rank that comes to no call in between, as it computes, needs that long, and to end it
 /// ends the communicator; a stranger that stops there keeps one of the places beside the ranks' for as long.
 const GUESTS: Duration = Duration::from_secs(3600);
+
+/// Bytes that are read or written at once: where ranks share cores and read the same, as in a broadcast, each finds in the cache
+/// what another has just read, and not only what was read a whole vector ago. Among 4 and 8 ranks on two cores of a Xeon a broadcast of
+/// 32 and 64 MiB takes 0.6 to 0.9 times as long as in one piece, with pieces of 1 to 8 MiB alike; other collectives take the same.
+const PIECE: usize = 8 << 20;

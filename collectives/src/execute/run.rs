@@ -234,6 +234,11 @@ impl Run {
         }
     }
 
+    /// Whether something waits for room: a message, a read or a write.
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.blocked.is_empty() || !self.transfers.is_empty()
+    }
+
     /// Whether its peers are connected and its steps are under way.
     #[inline]
     pub(super) fn is_active(&self) -> bool {

@@ -307,10 +307,14 @@ impl Exec<'_> {
         Ok(moved)
     }
 
-    /// The worker is done with a slot: a peer has read it, or it was read into.
-    pub(super) fn slot_is_done(&mut self, op: OpId) -> Outcome<()> {
+    /// The worker is done with a slot: a peer has read it, or so much was received into it.
+    pub(super) fn slot_is_done(&mut self, op: OpId, came: Option<usize>) -> Outcome<()> {
         let Some(at) = self.run.staged.part_of(op) else { return Ok(()) };
         let Part { step, gpu, direction, slot, start, len, phase } = self.run.staged.parts[at];
+        // What was offered may have been taken back, and something else sent.
+        if came.is_some_and(|came| came != len) {
+            return Err(self.inconsistent(step));
+        }
         if matches!(phase, Phase::Offered(_)) {
             self.free_slot(at);
             let sends = &mut self.run.staged.sends;

@@ -207,6 +207,25 @@ fn play_staged(elements: u64, script: impl FnOnce(&mut Forger)) -> Result<(), Co
     })
 }
 
+/// It is named, and not the rank that hears it.
+#[test]
+fn a_rank_that_says_it_is_another_is_the_one_that_failed() {
+    let key = key(Algorithm::RecursiveDoubling, 10);
+    let named = |script: fn(&mut Forger)| {
+        let error = play(key.clone(), |forger, _| script(forger)).unwrap_err();
+        assert!(matches!(error, CollectiveError::RankFailed { rank: 0, .. }), "{error}");
+    };
+    named(|forger| {
+        forger.rank = 4000;
+        forger.say(Kind::Data, 0, &[0; 40]);
+    });
+    named(|forger| {
+        forger.rank = 4000;
+        forger.say(Kind::Announce, 0, b"{}");
+    });
+    named(|forger| forger.say(Kind::Hello, 0, &TOKEN.to_le_bytes()));
+}
+
 #[test]
 #[cfg(feature = "cuda")]
 fn what_is_not_due_of_messages_by_slots_of_a_gpu_ends_it_on_both_sides() {

@@ -122,6 +122,38 @@ fn what_a_rank_sent_before_it_left_is_taken_by_operations_that_begin_later() {
     });
 }
 
+/// The same by plans that this rank has not begun before: it hears that the other is about to end as it would tell it of one.
+#[test]
+fn what_a_rank_sent_before_it_left_is_taken_by_plans_that_are_new() {
+    for _ in 0..20 {
+        let left = Meeting::new(3);
+        group(3, |comm| {
+            comm.barrier().unwrap();
+            let mut vector = comm.buffer::<f32>(10).unwrap();
+            vector.fill(comm.rank() as f32);
+            match comm.rank() {
+                2 => {
+                    comm.send(&mut vector, 0).unwrap();
+                    drop((vector, comm));
+                    left.wait();
+                }
+                1 => {
+                    (0..2).for_each(|_| comm.send(&mut vector, 0).unwrap());
+                    left.wait();
+                    comm.send(&mut vector, 0).unwrap();
+                }
+                _ => {
+                    left.wait();
+                    (0..3).for_each(|_| comm.recv(&mut vector, 1).unwrap());
+                    vector.fill(0.0);
+                    comm.recv(&mut vector, 2).unwrap();
+                    assert!(vector.iter().all(|&element| element == 2.0));
+                }
+            }
+        });
+    }
+}
+
 /// The last operation of a program, to whose root others have given their part when the last of them comes.
 #[test]
 fn ranks_may_leave_before_the_last_of_a_gather_comes() {
