@@ -209,6 +209,7 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError::Memory`] if there is none.
     pub fn gpu_buffer<T: Element>(&self, gpu: Gpu, len: usize) -> Result<CommBuffer<T, OnGpu>, CollectiveError> {
+        self.core.borrow_mut().gpu = Some(gpu);
         let memory = match len.saturating_mul(T::TYPE.size()) {
             0 => None,
             bytes => Some(gpu.alloc(bytes).map_err(MemoryError::from)?),
@@ -219,6 +220,7 @@ impl Communicator {
     /// Memory of a GPU as a vector, such as another library's that was [adopted](Gpu::adopt). What is left at its end, less than
     /// an element, takes no part.
     pub fn gpu_vector<T: Element>(&self, memory: GpuBuffer) -> CommBuffer<T, OnGpu> {
+        self.core.borrow_mut().gpu = Some(memory.gpu());
         CommBuffer::new(Some(memory), self.id)
     }
 

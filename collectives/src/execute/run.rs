@@ -372,6 +372,7 @@ impl Run {
         &mut self,
         plan: &Compiled,
         (input, data): (Memory, Memory),
+        scratch_on: Option<Gpu>,
         (domain, spent): (&ProtectionDomain, &mut Vec<Block>),
     ) -> Result<(), CollectiveError> {
         self.input = input;
@@ -388,8 +389,7 @@ impl Run {
             self.reserve(plan);
         }
         if plan.scratch > 0 {
-            let gpu = self.data.gpu().or_else(|| self.input.gpu());
-            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), (domain, spent))?);
+            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (scratch_on, plan.scratch), (domain, spent))?);
         }
         if plan.large {
             if plan.staged {

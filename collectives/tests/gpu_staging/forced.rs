@@ -89,6 +89,27 @@ fn blocks_of_any_lengths_come_to_where_they_belong() {
     });
 }
 
+/// What a rank without elements of its own hands on to others goes by memory of its GPU.
+#[test]
+fn a_rank_that_has_nothing_hands_on_what_is_of_others() {
+    in_process(FORCED, || {
+        let gpu = gpu();
+        in_threads(Communicator::group(4).unwrap(), |comm| {
+            comm.set_algorithm(Algorithm::BinomialTree);
+            let counts = [3, 2, 0, 200_000];
+            let me = comm.rank();
+            let all: Vec<u32> = (0..4).flat_map(|rank| vec![rank as u32 + 1; counts[rank]]).collect();
+            let mut whole = vector(&comm, gpu, if me == 0 { &all[..] } else { &[] });
+            let mut own = vector(&comm, gpu, &vec![0_u32; counts[me]]);
+            comm.scatter_v(&mut whole, &mut own, &counts, 0).unwrap();
+            assert_eq!(elements(&own), vec![me as u32 + 1; counts[me]]);
+            let mut back = vector(&comm, gpu, &vec![0_u32; if me == 0 { all.len() } else { 0 }]);
+            comm.gather_v(&mut own, &mut back, &counts, 0).unwrap();
+            assert!(me != 0 || elements(&back) == all);
+        });
+    });
+}
+
 #[test]
 fn who_expects_another_length_than_is_given_is_told() {
     in_process(FORCED, || {

@@ -36,6 +36,8 @@ pub(super) struct Core {
     pub(super) patience: Patience,
     pub(super) limit: Duration,
     domain: ProtectionDomain,
+    /// Where the last vector on a GPU is: one without elements does not say it.
+    pub(super) gpu: Option<Gpu>,
     me: u32,
     /// Plans of the user's own, each for what its spec says.
     pub(super) own_plans: Vec<OwnPlan>,
@@ -87,6 +89,7 @@ impl Core {
         Core {
             own_plans: Vec::new(),
             domain: net.domain().clone(),
+            gpu: None,
             net: Some(net),
             watch,
             cache: PlanCache::default(),
@@ -324,7 +327,11 @@ impl Core {
             Err(error) => return Err(operands.back(Err(error))),
         };
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        let places = operands.places();
+        let mut places = operands.places();
+        if compiled.call().on_gpu {
+            // A rank that has none of the elements may pass on those of others.
+            places[0] = places[0].map(|gpu| gpu.or(self.gpu));
+        }
         let mut run = Run::fitting(&mut self.spare, places, compiled.scratch());
         let memory = (&self.domain, &mut self.spent);
         match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), memory)) {
@@ -340,7 +347,7 @@ impl Core {
             _ => Ok(()),
         };
         let memory = (&self.domain, &mut self.spent);
-        let prepared = run.prepare(compiled, (operands.input, operands.data), memory);
+        let prepared = run.prepare(compiled, (operands.input, operands.data), places[0].flatten(), memory);
         let prepared = slots.and(prepared);
         let at = self.place_of(ticket);
         self.runs.insert(at, run);
