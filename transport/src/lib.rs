@@ -52,7 +52,7 @@ mod soak;
 mod worker;
 
 pub use cm::{
-    ClusterKey, ClusterKeyError, Guarded, HandshakeError, PeerAddress, RdmaCm, RdmaCmError, ToPeer, Versions,
+    ClusterKey, ClusterKeyError, Guarded, HandshakeError, Keepalive, PeerAddress, RdmaCm, RdmaCmError, ToPeer, Versions,
 };
 pub use engine::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, Origin, PARTS_BYTES,

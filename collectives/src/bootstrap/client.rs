@@ -338,6 +338,7 @@ mod tests {
     use std::net::{Shutdown, TcpListener, TcpStream};
 
     use qpair_transport::Guarded;
+    use rustix::net::sockopt;
 
     use super::*;
     use crate::algorithms::Algorithm;
@@ -353,6 +354,14 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mouth, ear) = speak(stream, None).unwrap();
         (mouth, ear, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_host_that_is_gone_is_found_within_seconds() {
+        let (mouth, _ear, _store) = linked();
+        let stream = mouth.stream();
+        assert!(sockopt::socket_keepalive(stream).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(stream).unwrap(), 20_000);
     }
 
     #[test]

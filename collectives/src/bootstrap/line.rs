@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Guarded, HandshakeError};
 
-use super::alive;
 use super::message::{ANSWER_LIMIT, FromStore, PURPOSE};
-use super::visitor::with_entropy;
+use super::visitor::{keepalive, with_entropy};
 use crate::deadline::Deadline;
 
 /// What says things to the store. Clones say them over the same stream.
@@ -46,7 +45,7 @@ pub(super) enum Hearing {
 pub(super) fn speak(stream: TcpStream, key: Option<&ClusterKey>) -> io::Result<(Mouth, Ear)> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(UNREAD))?;
-    alive::watch(&stream)?;
+    keepalive().watch(&stream)?;
     let guarded = Guarded::caller(PURPOSE, key.map(with_entropy).transpose()?);
     let line = Arc::new(Line { stream, guarded: Mutex::new(guarded) });
     Ok((Mouth(line.clone()), Ear { line, heard: Vec::new(), searched: 0 }))
@@ -58,6 +57,11 @@ impl Mouth {
         let mut guarded = self.0.lock();
         guarded.say(line);
         self.0.flush(&mut guarded)
+    }
+
+    #[cfg(test)]
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.0.stream
     }
 
     pub(super) fn hang_up(&mut self) {

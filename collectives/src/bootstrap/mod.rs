@@ -3,7 +3,6 @@
 //! Ranks of one process share an alarm instead.
 
 mod alarm;
-mod alive;
 mod client;
 mod environment;
 mod islands;

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use qpair_transport::{ClusterKey, Guarded, HandshakeError};
+use qpair_transport::{ClusterKey, Guarded, HandshakeError, Keepalive};
 
-use super::alive;
 use super::message::{JOIN_LIMIT, LINE_LIMIT, Listening, PURPOSE, Whereabouts};
 use crate::deadline::Deadline;
 
@@ -56,7 +55,7 @@ impl Visitor {
         let key = key.map(with_entropy).transpose()?;
         // Only latency is at stake.
         let _ = stream.set_nodelay(true);
-        alive::watch(&stream)?;
+        keepalive().watch(&stream)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let reached = stream.local_addr().ok().map(|address| address.ip().to_canonical());
         Ok(Visitor {
@@ -154,6 +153,15 @@ pub(super) fn with_entropy(key: &ClusterKey) -> io::Result<(ClusterKey, [u8; 32]
     Ok((key.clone(), entropy))
 }
 
+/// How the system finds that the other host of a stream between ranks and the store is gone: it gives up within 20 s. A process that
+/// is stopped still answers: its system does.
+pub(super) fn keepalive() -> Keepalive {
+    Keepalive::new(IDLE, INTERVAL, Duration::ZERO).expect("neither is for ever")
+}
+
+/// Silence after which the system asks, and time between questions.
+const IDLE: Duration = Duration::from_secs(4);
+const INTERVAL: Duration = Duration::from_secs(2);
 /// A rank joins, listens, reports a fault, asks who is left, and leaves. One that says more than this keeps the store from the others.
 const LINES: u32 = 16;
 /// How long somebody may stay who has not joined. A rank says who it is at once; one whose host is too slow comes again.

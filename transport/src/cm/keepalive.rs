@@ -6,9 +6,25 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// How the system finds that a stream's other host is gone.
+/// How the system finds that a stream's other host is gone: it asks where nothing is heard, and gives up in a bounded time. What
+/// reads the stream gets an error then.
+///
+/// It is what streams of [`Worker`](crate::Worker)s have, for streams beside them.
+///
+/// ```
+/// use std::net::{TcpListener, TcpStream};
+/// use std::time::Duration;
+/// use qpair_transport::Keepalive;
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let stream = TcpStream::connect(listener.local_addr()?)?;
+/// // Asks after 4 s of silence, and then each 2 s; gives up after 20 s.
+/// let keepalive = Keepalive::new(Duration::from_secs(4), Duration::from_secs(2), Duration::ZERO);
+/// keepalive.expect("neither is for ever").watch(&stream)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Keepalive {
+pub struct Keepalive {
     /// Silence after which it asks.
     idle: Duration,
     /// Time between questions.
@@ -18,10 +34,11 @@ pub(crate) struct Keepalive {
 }
 
 impl Keepalive {
-    /// As long as a probe of the queue pair has, in the whole seconds that the system counts in, and so many questions that a
-    /// stream stays where a queue pair still works, though the network loses many; and `recovery` more, as long as a connection
-    /// may be without a queue pair that does. `None` if one of them is for ever.
-    pub(crate) fn new(interval: Duration, detection: Duration, recovery: Duration) -> Option<Self> {
+    /// Asks after `interval` of silence, and then each `detection`, in the whole seconds that the system counts in: as long as a
+    /// probe of the queue pair has, and so many questions that a stream stays where a queue pair still works, though the network
+    /// loses many; and `recovery` more, as long as a connection may be without a queue pair that does. `None` if one of them is
+    /// for ever: beyond 9 hours, or two weeks of `recovery`.
+    pub fn new(interval: Duration, detection: Duration, recovery: Duration) -> Option<Self> {
         let seconds = |time: Duration, most: u64| {
             let whole = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
             (whole <= most).then(|| Duration::from_secs(whole.max(1)))
@@ -31,8 +48,11 @@ impl Keepalive {
         Some(Keepalive { idle, interval, limit: idle + QUESTIONS * interval + more })
     }
 
-    /// From now on, of this stream.
-    pub(crate) fn watch(&self, stream: impl AsFd) -> io::Result<()> {
+    /// From now on, of this stream, which is TCP's.
+    ///
+    /// # Errors
+    /// The system's, of a descriptor that is no TCP stream.
+    pub fn watch(&self, stream: impl AsFd) -> io::Result<()> {
         let stream = stream.as_fd();
         sockopt::set_tcp_keepidle(stream, self.idle)?;
         sockopt::set_tcp_keepintvl(stream, self.interval)?;

@@ -32,7 +32,7 @@ pub use channel::Guarded;
 pub(crate) use dial::CallError;
 pub use error::{HandshakeError, Versions};
 pub(crate) use hello::{DatagramTerms, Fabric, Features, Hello, RAILS_LIMIT, RailNews, RailWord, Renewal};
-pub(crate) use keepalive::Keepalive;
+pub use keepalive::Keepalive;
 pub use key::{ClusterKey, ClusterKeyError};
 pub(crate) use message::Message;
 pub use rdma::RdmaCmError;
