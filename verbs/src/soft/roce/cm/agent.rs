@@ -38,8 +38,6 @@ pub(crate) struct Agent {
     due: Option<Instant>,
     /// Managers may have something to tell.
     has_news: bool,
-    /// The device has failed: nothing becomes of what is asked for.
-    is_over: bool,
     /// Datagrams that a test has lost.
     #[cfg(test)]
     pub(super) loses: Option<Loss>,
@@ -55,7 +53,6 @@ pub(super) type Over = (Qpn, Weak<dyn Owner>);
 impl Agent {
     pub(super) fn new(home: Arc<Home>) -> Self {
         Agent {
-            is_over: home.has_failed(),
             home,
             managers: BTreeMap::new(),
             services: BTreeMap::new(),
@@ -114,7 +111,7 @@ impl Agent {
     }
 
     pub(super) fn listen(&mut self, port: u16, inbox: Arc<Inbox>) {
-        if self.is_over {
+        if self.home.has_failed() {
             inbox.end();
         }
         self.services.insert(port, inbox);
@@ -147,7 +144,7 @@ impl Agent {
 
     /// Tells `watch` what becomes of a connection.
     pub(super) fn watch(&mut self, key: Key, watch: Arc<Watch>) {
-        if self.is_over {
+        if self.home.has_failed() {
             watch.ended(End::Lost, false);
         }
         self.watched.insert(key, watch);
@@ -160,7 +157,6 @@ impl Agent {
 
     /// The device has failed: who waits for a connection, a request, or the end of one is told. Queue pairs fail without.
     pub(in crate::soft::roce) fn fail(&mut self) {
-        self.is_over = true;
         self.services.values().for_each(|inbox| inbox.end());
         self.watched.values().for_each(|watch| watch.ended(End::Lost, false));
     }
