@@ -123,6 +123,17 @@ impl Place {
     }
 }
 
+/// No island is of two nodes.
+///
+/// # Errors
+/// [`PlanError::Islands`].
+pub fn check_islands(islands: Option<&Nodes>, nodes: &Nodes) -> Result<(), PlanError> {
+    match (islands, nodes) {
+        (Some(&Nodes::Of(ranks)), &Nodes::Of(node)) if node % ranks != 0 => Err(PlanError::Islands { ranks, node }),
+        _ => Ok(()),
+    }
+}
+
 impl Terms {
     /// What is to be done.
     ///
@@ -156,14 +167,10 @@ impl Terms {
     pub fn tuner(&self, place: &Place, setting: &Setting) -> Result<Tuner, PlanError> {
         let tuning = Tuning { deterministic: self.ordered, ..Tuning::default() };
         let Place { nodes, islands, gpu } = *place;
-        // No island is of two nodes.
-        if let (Some(ranks), Some(node)) = (islands, nodes)
-            && node % ranks != 0
-        {
-            return Err(PlanError::Islands { ranks, node });
-        }
-        let islands = islands.filter(|&ranks| nodes != Some(ranks));
-        let tuner = setting.tuner(tuning, nodes.map_or(Nodes::One, Nodes::Of), islands.map(Nodes::Of))?;
+        let (nodes, islands) = (nodes.map_or(Nodes::One, Nodes::Of), islands.map(Nodes::Of));
+        check_islands(islands.as_ref(), &nodes)?;
+        let islands = islands.filter(|islands| *islands != nodes);
+        let tuner = setting.tuner(tuning, nodes, islands)?;
         let mut tuner = tuner.where_vectors_are(gpu).into_owned();
         if let Some(segment) = self.segment {
             tuner.tuning.segment = segment.0;

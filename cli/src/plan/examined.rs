@@ -6,7 +6,7 @@ use qpair::collectives::cost::Timeline;
 use qpair::collectives::tune::Tuner;
 use qpair::collectives::{Nodes, Plan, PlanHash, Program, Proof, Recipe, VerifyError};
 
-use super::args::Asked;
+use super::args::{Asked, check_islands};
 use super::error::PlanError;
 use super::figures::Figures;
 use super::load::Loaded;
@@ -73,11 +73,7 @@ impl Examined {
         if let Some(recipe) = &loaded.recipe {
             tuner.seats.nodes = recipe.shape.nodes.clone();
         }
-        if let (Some(Nodes::Of(ranks)), Nodes::Of(node)) = (&tuner.seats.islands, &tuner.seats.nodes)
-            && node % ranks != 0
-        {
-            return Err(PlanError::Islands { ranks: *ranks, node: *node });
-        }
+        check_islands(tuner.seats.islands.as_ref(), &tuner.seats.nodes)?;
         Self::of(loaded, tuner)
     }
 
