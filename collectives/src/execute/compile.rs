@@ -3,17 +3,17 @@
 use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
-use super::fuse::fuse;
+use super::fuse::{fuse, join};
 use super::lower::{Lowered, Way, lower, lower_alone};
 use super::net::Net;
 use super::numbers::stream;
 use super::source::{Known, OwnPlan, Programs, Source};
-use super::steps::{NO_SLOT, PlanPeer, Span, Step, number, peers, span, step};
+use super::steps::{NO_SLOT, PlanPeer, Step, number, peers, span, step};
 use super::straight::{Order, SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::{Algorithm, Recipe, RecipeError};
 use crate::error::CollectiveError;
-use crate::plan::{Counts, Graph, Program, Spec, StepKind, What};
+use crate::plan::{Counts, Graph, Program, Spec, StepKind};
 use crate::tune::Tuner;
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
@@ -317,26 +317,6 @@ impl Compiled {
 
 const NOT_CANONICAL: &str = "its own plan does not combine in the canonical order, and results are to be deterministic: set \
                              another plan, or none";
-
-/// Has copies made just before what is read from a peer is combined with them, which finds them in the cache then, and not all of
-/// them first.
-fn join(steps: &mut [Step], program: &Program, graph: &Graph) {
-    for (number, _) in program.numbered() {
-        let step = steps[number as usize];
-        let Some(copy) = program.deps(number).only() else { continue };
-        let made = steps[copy as usize];
-        let is_made_for_it = made.what == What::Copy
-            && made.dst == step.dst
-            && program.deps(copy).is_empty()
-            && *graph.dependents(copy) == [number];
-        if step.what == What::RecvReduce && matches!(step.way, Way::Read { .. }) && is_made_for_it {
-            steps[number as usize].src = made.src;
-            let nothing = |span: Span| Span { len: 0, ..span };
-            let Step { src, dst, .. } = &mut steps[copy as usize];
-            (*src, *dst) = (nothing(made.src), nothing(made.dst));
-        }
-    }
-}
 
 /// Whether there are more messages from one rank to another than a tag can number.
 pub(crate) fn has_too_many_messages(program: &Program) -> bool {

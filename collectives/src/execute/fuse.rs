@@ -1,8 +1,10 @@
-//! Copies that need not be made: what they would copy goes straight into the messages that give it away.
+//! Copies that need not be made, as what they would copy goes straight into the messages that give it away; or not yet, as it is
+//! combined with a message that has not come.
 
+use super::lower::Way;
 use super::steps::{Span, Step};
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Program, What};
+use crate::plan::{Buffer, Graph, Program, What};
 
 /// Finds copies to scratch that only sends read, which wait for nothing else: they may as well take the data when the copy
 /// would. Gives the sends, by copy.
@@ -54,6 +56,26 @@ pub(super) fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
         steps[copy as usize].sends = range;
     }
     given
+}
+
+/// Has copies made just before what is read from a peer is combined with them, which finds them in the cache then, and not all of
+/// them first.
+pub(super) fn join(steps: &mut [Step], program: &Program, graph: &Graph) {
+    for (number, _) in program.numbered() {
+        let step = steps[number as usize];
+        let Some(copy) = program.deps(number).only() else { continue };
+        let made = steps[copy as usize];
+        let is_made_for_it = made.what == What::Copy
+            && made.dst == step.dst
+            && program.deps(copy).is_empty()
+            && *graph.dependents(copy) == [number];
+        if step.what == What::RecvReduce && matches!(step.way, Way::Read { .. }) && is_made_for_it {
+            steps[number as usize].src = made.src;
+            let nothing = |span: Span| Span { len: 0, ..span };
+            let Step { src, dst, .. } = &mut steps[copy as usize];
+            (*src, *dst) = (nothing(made.src), nothing(made.dst));
+        }
+    }
 }
 
 #[cfg(test)]
