@@ -12,8 +12,13 @@ pub(super) struct Order {
 impl Order {
     /// One more, nearly always the last: numbers are given in ascending order.
     pub(super) fn insert(&mut self, op: u64, slot: usize) {
-        let place = self.entries.partition_point(|&(before, _)| before < op);
-        self.entries.insert(place, (op, slot as u32));
+        let entry = (op, slot as u32);
+        if self.entries.back().is_none_or(|&(last, _)| last < op) {
+            self.entries.push_back(entry);
+        } else {
+            let place = self.entries.partition_point(|&(before, _)| before < op);
+            self.entries.insert(place, entry);
+        }
     }
 
     /// The slot of an operation, which may be another's if that is over.
