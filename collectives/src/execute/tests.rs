@@ -1,5 +1,7 @@
 //! Ranks that say what they should not, played by hand against one that is real; and ranks with little room for messages.
 
+#[cfg(feature = "cuda")]
+mod staged;
 mod straight;
 mod strangers;
 
@@ -182,31 +184,6 @@ fn play_and<R: Send>(
     })
 }
 
-/// The same for a vector on a GPU whose messages go by slots.
-#[cfg(feature = "cuda")]
-fn play_staged(elements: u64, script: impl FnOnce(&mut Forger)) -> Result<(), CollectiveError> {
-    let staged = |member| Member { staging: Some(crate::bootstrap::Staging::Asked), ..member };
-    let (comm, address) = real_among(members().into_iter().map(staged).collect());
-    let key = Key { on_gpu: true, ..key(Algorithm::RecursiveDoubling, elements) };
-    qpair_fake_cuda::control::load().unwrap();
-    let gpu = qpair_verbs::Gpu::open(0).unwrap();
-    std::thread::scope(|scope| {
-        let rank = scope.spawn(move || {
-            comm.set_algorithm(Algorithm::RecursiveDoubling);
-            let mut vector = comm.gpu_buffer::<f32>(gpu, elements as usize).unwrap();
-            comm.all_reduce(&mut vector, ReduceOp::Sum)
-        });
-        let mut forger = Forger::rank_0(address, key);
-        script(&mut forger);
-        let start = Instant::now();
-        while !rank.is_finished() && start.elapsed() < LIMIT {
-            forger.worker.poll().unwrap();
-            std::thread::yield_now();
-        }
-        rank.join().unwrap()
-    })
-}
-
 /// It is named, and not the rank that hears it.
 #[test]
 fn a_rank_that_says_it_is_another_is_the_one_that_failed() {
@@ -224,50 +201,6 @@ fn a_rank_that_says_it_is_another_is_the_one_that_failed() {
         forger.say(Kind::Announce, 0, b"{}");
     });
     named(|forger| forger.say(Kind::Hello, 0, &TOKEN.to_le_bytes()));
-}
-
-#[test]
-#[cfg(feature = "cuda")]
-fn what_is_not_due_of_messages_by_slots_of_a_gpu_ends_it_on_both_sides() {
-    // The message of each is one slot, and part of a second: neither is cut by this algorithm.
-    const SLOT: usize = crate::cost::SLOT;
-    let elements = (SLOT / 4 + 1000) as u64;
-    enum Does {
-        Wants(u32),
-        Copies,
-        Offers(u32, usize),
-    }
-    use Does::{Copies, Offers, Wants};
-    let cases: [(&str, &[Does], &str); 7] = [
-        ("ready twice", &[Wants(0), Wants(0)], "has no use for"),
-        ("ready for a message that there is not", &[Wants(7)], "has no use for"),
-        ("a word for a message by slots", &[Copies], "has no use for"),
-        ("part of a message that there is not", &[Offers(7, SLOT)], "has no use for"),
-        ("a part that is too short", &[Offers(0, SLOT - 4)], "does not fit what came for it"),
-        ("a second part that is too long", &[Offers(0, SLOT), Offers(0, 4004)], "does not fit what came for it"),
-        ("one part too many", &[Offers(0, SLOT), Offers(0, 4000), Offers(0, 4000)], "does not fit what came for it"),
-    ];
-    for (what, does, words) in cases {
-        let error = play_staged(elements, |forger| {
-            forger.hear(Kind::Want);
-            let region = forger.expose(SLOT);
-            for does in does {
-                match *does {
-                    Wants(message) => forger.say(Kind::Want, message, &[]),
-                    Copies => forger.say(Kind::Data, 0, &[0; 4]),
-                    Offers(message, len) => {
-                        let fields = Fields { kind: Kind::Data, rank: 0, plan: 0, sequence: 0, message };
-                        let part = forger.worker.remote(&region, 0..len);
-                        forger.worker.send(forger.ep, fields.encode(), part).unwrap();
-                    }
-                }
-            }
-            forger.is_closed();
-        });
-        let error = error.expect_err(what);
-        assert!(matches!(error, CollectiveError::RankFailed { .. }), "{what}: {error}");
-        assert!(error.to_string().contains(words), "{what}: {error}");
-    }
 }
 
 /// What a rank is told of memory that `data` names.
