@@ -43,6 +43,14 @@ fn ranks_get_torchruns_variables() {
 }
 
 #[test]
+fn ranks_are_not_told_of_a_store_of_torchruns() {
+    let mut job = launch(&["-n", "1"], "echo ${TORCHELASTIC_USE_AGENT_STORE-none}");
+    job.env("TORCHELASTIC_USE_AGENT_STORE", "True");
+    let output = finish(job);
+    assert_eq!(stdout(&output), "[0] none\n", "{}", stderr(&output));
+}
+
+#[test]
 fn each_stream_goes_to_its_own_with_the_rank_in_front() {
     let output = finish(launch(&["-n", "2"], "echo out; echo err >&2"));
     assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] out", "[1] out"]));

@@ -221,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn who_was_said_to_be_gone_and_comes_is_waited_for() {
+        let mut roll = asking(&[0, 1, 2], LIMIT);
+        roll.leave(3);
+        roll.come(3);
+        assert_eq!(roll.settle(), None);
+        assert!(roll.ask(3, spot(103), LIMIT));
+        assert_eq!(roll.settle(), remnant(&[0, 1, 2, 3], 100));
+    }
+
+    #[test]
     fn the_limit_of_the_first_counts() {
         let mut roll = asking(&[1], Duration::ZERO);
         let _ = roll.ask(2, spot(102), Duration::MAX);

@@ -2,7 +2,7 @@
 
 use qpair_collectives::cost::{CostModel, Link};
 use qpair_collectives::tune::Tuning;
-use qpair_collectives::{Algorithm, Communicator, Elements, Ranks, ReduceOp, Spec};
+use qpair_collectives::{Algorithm, Communicator, Elements, Ranks, Recipe, ReduceOp, Spec};
 
 use crate::support::{all_reduce, group};
 
@@ -39,6 +39,18 @@ fn the_choice_follows_the_model_and_is_told_with_all_candidates() {
         comm.set_algorithm(Algorithm::Ring);
         all_reduce::<f32>(&comm, 4000, ReduceOp::Sum);
         assert!(comm.explain().to_string().contains("\n  asked for"), "{}", comm.explain());
+    });
+}
+
+#[test]
+fn an_own_plan_is_told_of_until_something_uses_it() {
+    group(2, |comm| {
+        let spec = Spec::all_reduce(Ranks(2), Elements(40), 4);
+        comm.set_plan(Recipe::new(spec, Algorithm::Ring).unwrap().plan()).unwrap();
+        let is_told = || comm.explain().to_string().contains("own that nothing used so far");
+        assert!(is_told());
+        all_reduce::<f32>(&comm, 40, ReduceOp::Sum);
+        assert!(!is_told(), "{}", comm.explain());
     });
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use qpair_collectives::{Algorithm, Collective, Counts, Graph, Plan, Ranks, Recipe, VerifyError};
+use serde_json::Value;
 
 use crate::catalog::{all, all_reduces, recipe};
 
@@ -15,6 +16,51 @@ fn json_round_trip() {
         let plan = recipe.plan();
         let back: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         assert_eq!((back.hash(), back), (plan.hash(), plan));
+    }
+}
+
+/// How many objects are in it; the one of that number is given a field that nothing has.
+fn misspell(value: &mut Value, number: usize) -> usize {
+    match value {
+        Value::Object(fields) => {
+            let mut objects = 1;
+            for field in fields.values_mut() {
+                objects += misspell(field, number.wrapping_sub(objects));
+            }
+            if number == 0 {
+                fields.insert("segmnet".into(), 1.into());
+            }
+            objects
+        }
+        Value::Array(values) => {
+            let mut objects = 0;
+            for value in values {
+                objects += misspell(value, number.wrapping_sub(objects));
+            }
+            objects
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_field_that_nothing_has_is_refused_wherever_it_stands() {
+    let recipe = recipe(all().remove(0), 3, 5, 1);
+    type Read = fn(Value) -> Result<(), serde_json::Error>;
+    let whole: [(Value, Read); 2] = [
+        (serde_json::to_value(&recipe).unwrap(), |value| serde_json::from_value::<Recipe>(value).map(drop)),
+        (serde_json::to_value(recipe.plan()).unwrap(), |value| serde_json::from_value::<Plan>(value).map(drop)),
+    ];
+    for (value, read) in whole {
+        read(value.clone()).unwrap();
+        let objects = misspell(&mut value.clone(), usize::MAX);
+        assert!(objects > 3, "{value}");
+        for number in 0..objects {
+            let mut other = value.clone();
+            misspell(&mut other, number);
+            assert_ne!(other, value);
+            assert!(read(other.clone()).is_err(), "{other}");
+        }
     }
 }
 

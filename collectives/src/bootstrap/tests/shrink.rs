@@ -63,6 +63,14 @@ fn rank_0_hears_that_those_who_did_not_wait_for_it_may_have_gone_on() {
     assert!(matches!(left[..], [Err(BootstrapError::LeftOut { rank: 0 })]), "{left:?}");
 }
 
+#[test]
+fn rank_0_goes_on_where_others_asked_and_ended() {
+    let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 0 };
+    let leaves = [ToStore::Shrink { spot, limit: LIMIT }, ToStore::Leave { goes_on: false }];
+    let left = shrink_after(&[(1, &leaves), (2, &leaves), (3, &[])], &[0]);
+    assert!(matches!(&left[..], [Ok(alone)] if alone.size() == 1), "{left:?}");
+}
+
 /// One that ends after the others have counted it in.
 #[test]
 fn those_that_are_left_meet_again_without_one_that_ends_meanwhile() {
