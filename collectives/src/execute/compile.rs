@@ -296,7 +296,8 @@ impl Compiled {
     /// Whether it may be run straight now: its peers are connected, and know it by its number.
     #[inline]
     pub(crate) fn is_straight(&self, net: &Net) -> bool {
-        self.straight.is_some() && self.introduced == net.epoch && net.recorder.is_none()
+        let keeps_turns = |order: &Order| order.overtakes < net.overtaking();
+        self.straight.as_ref().is_some_and(keeps_turns) && self.introduced == net.epoch && net.recorder.is_none()
     }
 
     /// Whether messages go by slots.

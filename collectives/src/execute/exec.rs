@@ -110,15 +110,27 @@ impl Exec<'_> {
 
     #[inline]
     pub(super) fn start_ready(&mut self) -> Outcome<()> {
-        while let Some(step) = self.run.ready.pop_front() {
-            self.start_step(step)?;
+        loop {
+            while let Some(step) = self.run.ready.pop_front() {
+                self.start_step(step)?;
+            }
+            if self.run.out_of_turn.is_empty() || !self.release() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     #[inline]
     fn start_step(&mut self, number: u32) -> Outcome<()> {
         let Step { what, way, slot, message, sends, .. } = self.plan.steps[number as usize];
+        if what == What::Send
+            && !way.is_direct()
+            && self.run.states[number as usize] != State::Given
+            && self.is_out_of_turn(slot, message)
+        {
+            self.run.out_of_turn.push(number);
+            return Ok(());
+        }
         if self.net.recorder.is_some() && self.run.states[number as usize] != State::Done {
             self.record_start(number);
         }
@@ -219,7 +231,7 @@ impl Exec<'_> {
             let send = self.plan.given[at as usize];
             let step = &self.plan.steps[send as usize];
             let word = Word { slot: step.slot, kind: Kind::Data, message: step.message, step: Some(copy) };
-            if self.try_say(word)? {
+            if !self.is_out_of_turn(word.slot, word.message) && self.try_say(word)? {
                 self.run.states[send as usize] = State::Given;
             } else {
                 all = false;

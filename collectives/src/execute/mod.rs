@@ -26,6 +26,7 @@ mod steps;
 mod straight;
 mod strangers;
 mod tag;
+mod turns;
 mod wait;
 mod words;
 

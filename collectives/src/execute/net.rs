@@ -255,6 +255,13 @@ impl Net {
         self.window
     }
 
+    /// Messages of one operation that may go before those that come first, less one: as many as have room beside those of other
+    /// operations, which take half of it.
+    #[inline]
+    pub(super) fn overtaking(&self) -> u32 {
+        self.window - self.window / 2
+    }
+
     /// The connection to `rank` in words.
     pub(crate) fn describe(&self, rank: u32) -> String {
         let Some(peer) = self.peers.get(rank as usize) else { return "unknown".into() };

@@ -55,6 +55,10 @@ pub(crate) struct Run {
     pub(super) open: usize,
     /// Steps that may start.
     pub(super) ready: VecDeque<u32>,
+    /// Sends that may go but for those long before them to the same peer.
+    pub(super) out_of_turn: Vec<u32>,
+    /// By slot: messages before that one have gone, as far as was looked. Empty before the first look.
+    pub(super) unsent: Vec<u32>,
     /// What waits for room at the peer.
     pub(super) blocked: VecDeque<Word>,
     /// Reads and writes that may be done. The first in the program goes first, so that what was reduced is handed out
@@ -151,6 +155,8 @@ impl Run {
             reached: Vec::new(),
             open: 0,
             ready: VecDeque::new(),
+            out_of_turn: Vec::new(),
+            unsent: Vec::new(),
             blocked: VecDeque::new(),
             transfers: BinaryHeap::new(),
             posted: VecDeque::new(),
@@ -381,6 +387,7 @@ impl Run {
         self.counts.extend_from_slice(plan.graph.dep_counts());
         self.states.clear();
         self.states.resize(plan.len(), State::Waiting);
+        self.unsent.clear();
         self.arrived.clear();
         self.arrived.resize(plan.peers.len(), 0);
         self.open = plan.len();
@@ -445,6 +452,7 @@ impl Run {
         self.active = false;
         self.messages.iter_mut().for_each(|message| *message = None);
         self.ready.clear();
+        self.out_of_turn.clear();
         self.blocked.clear();
         self.transfers.clear();
         self.posted.clear();

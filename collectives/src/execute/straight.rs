@@ -38,6 +38,8 @@ pub(super) struct Order {
     steps: Box<[u32]>,
     /// By step: those that have to be done before.
     after: Box<[u64]>,
+    /// How far a message overtakes others to the same peer, at most.
+    pub(super) overtakes: u32,
 }
 
 impl Order {
@@ -58,7 +60,27 @@ pub(super) fn straight_order(steps: &[Step], program: &Program) -> Option<Order>
     let order = in_order(steps, program);
     let after = |step| program.deps(step).iter().fold(0, |all, dep| all | 1 << dep);
     let after = (0..steps.len() as u32).map(after).collect();
-    waits_for_no_other(steps, &order, program).then_some(Order { steps: order, after })
+    let overtakes = overtakes(steps, &order, program);
+    waits_for_no_other(steps, &order, program).then_some(Order { steps: order, after, overtakes })
+}
+
+/// How far a message overtakes others to the same peer, at most: what it may by [turns](super::turns).
+fn overtakes(steps: &[Step], order: &[u32], program: &Program) -> u32 {
+    let mut places = [0; MOST];
+    for (place, &number) in order.iter().enumerate() {
+        places[number as usize] = place;
+    }
+    // What a copy gives away goes with it.
+    let goes = |number: u32| {
+        let copy = program.deps(number).only().filter(|&copy| steps[copy as usize].gives());
+        places[copy.unwrap_or(number) as usize]
+    };
+    let sends = || (0..).zip(steps).filter(|(_, step)| step.what == What::Send);
+    let overtakes = |(number, step): (u32, &Step)| {
+        let later = sends().find(|&(other, before)| before.slot == step.slot && goes(other) > goes(number));
+        later.map_or(0, |(_, before)| step.message.saturating_sub(before.message))
+    };
+    sends().map(overtakes).max().unwrap_or(0)
 }
 
 fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {

@@ -4,6 +4,7 @@
 mod staged;
 mod straight;
 mod strangers;
+mod turns;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
