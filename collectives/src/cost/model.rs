@@ -113,9 +113,10 @@ pub struct ModelError {
 }
 
 impl CostModel {
-    /// Of each value the one in the middle, or of two the better: the lesser time, the greater speed. What is measured while others use
-    /// the machine may be worse than it could be, or better, where it is a difference of two times. `None` of none.
-    pub(crate) fn middle_of(measured: &[Self]) -> Option<Self> {
+    /// What several measurements come to together; `None` of none. Of times, and of the speed of copies, which are differences of two
+    /// times and may come out too good, the one in the middle counts, or of two the better. Of what moves long ranges the fastest
+    /// does: nothing makes that faster than it can be, and others that fill the caches or the memory may slow it down for hours.
+    pub(crate) fn of_all(measured: &[Self]) -> Option<Self> {
         let first = *measured.first()?;
         let sorted = |of: &dyn Fn(&Self) -> f64| {
             let mut values: Vec<f64> = measured.iter().map(of).collect();
@@ -124,9 +125,10 @@ impl CostModel {
         };
         let time = |of: &dyn Fn(&Self) -> f64| sorted(of)[(measured.len() - 1) / 2];
         let speed = |of: &dyn Fn(&Self) -> f64| sorted(of)[measured.len() / 2];
+        let fastest = |of: &dyn Fn(&Self) -> f64| measured.iter().map(of).fold(0.0, f64::max);
         let link = |of: fn(&Self) -> Link| Link {
             latency: time(&|model| of(model).latency),
-            speed: speed(&|model| of(model).speed),
+            speed: fastest(&|model| of(model).speed),
         };
         Some(Self {
             start: time(&|model| model.start),
@@ -137,8 +139,8 @@ impl CostModel {
             payload: time(&|model| model.payload),
             turn: time(&|model| model.turn),
             copy: speed(&|model| model.copy),
-            straight: speed(&|model| model.straight),
-            combine: speed(&|model| model.combine),
+            straight: fastest(&|model| model.straight),
+            combine: fastest(&|model| model.combine),
             within: link(|model| model.within),
             beside: link(|model| model.beside),
             between: link(|model| model.between),
