@@ -10,7 +10,7 @@ use super::seats::Spread;
 ///
 /// Times are in seconds, from 0 to 1000; speeds are in bytes per second, from 1 on, and finite. They are those of a rank that has a
 /// core to itself: where ranks of a node share cores, messages are taken to cost up to 0.8 times [`receive`](Self::receive) more at
-/// either end, and the copies of their bytes to take up to three times as long, since each finds the caches full of what is the others'.
+/// either end, and the copies of their bytes to take up to five times as long, since each finds the caches full of what is the others'.
 /// What a communicator uses was measured on the machine of its rank 0, or is what that was [told](crate::Environment#what-to-use);
 /// [`set_cost_model`](crate::Communicator::set_cost_model) gives another.
 ///
@@ -324,10 +324,13 @@ impl fmt::Display for CostModel {
 /// How much longer a message takes, and a byte of one that is copied, where the core was another rank's before.
 ///
 /// On two cores of a Xeon either end of a message takes 88 ns where a rank has a core to itself, and 155 ns among eight ranks of which
-/// each talks to every other; bytes of messages of 2 and 8 KiB are copied there at 5 and 9 GB/s, instead of 27. These two are the ones
-/// by which most of the choices there are right: of 0.4 to 1 and 2 to 4, in steps of 0.05 to 0.3 and of 0.5 to 1.
+/// each talks to every other; bytes of messages of 2 and 8 KiB are copied there at 4 to 5 and 6 to 9 GB/s, instead of 27. These two are
+/// the ones by which most of the choices there are right: of 144 points, five operations of 64 B to 1 MiB among 4 and 8 ranks, 115
+/// within a tenth of the best, which what is chosen takes 1.052 times as long as on average; with 2 for a byte 113 and 1.062, with 7 115
+/// and 1.054, with 0.4 and 1.5 for a message 113 and 117. Where messages took twice as long, as the machine was busy, it is 109 instead
+/// of 104 with 2.
 const COLD_MESSAGE: f64 = 0.8;
-const COLD_BYTE: f64 = 2.0;
+const COLD_BYTE: f64 = 4.0;
 
 /// Of a parameter in seconds: with what there is of messages and bytes, what they amount to is finite.
 const LONGEST: f64 = 1e3;
