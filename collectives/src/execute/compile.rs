@@ -200,7 +200,7 @@ impl Compiled {
         let after = key.op.and_then(|op| op.scale_after(spec.ranks.0));
         let finish = key.data_type.zip(after);
         let scratch = (program.scratch() as usize).saturating_mul(size);
-        let straight = if large || scratch > SCRATCH { None } else { straight_order(&steps, program) };
+        let straight = if large || scratch > SCRATCH { None } else { straight_order(&steps, &given, program) };
         Ok(Compiled {
             key,
             call,
@@ -296,8 +296,7 @@ impl Compiled {
     /// Whether it may be run straight now: its peers are connected, and know it by its number.
     #[inline]
     pub(crate) fn is_straight(&self, net: &Net) -> bool {
-        let keeps_turns = |order: &Order| order.overtakes < net.overtaking();
-        self.straight.as_ref().is_some_and(keeps_turns) && self.introduced == net.epoch && net.recorder.is_none()
+        self.straight.is_some() && self.introduced == net.epoch && net.recorder.is_none()
     }
 
     /// Whether messages go by slots.

@@ -114,7 +114,7 @@ impl Exec<'_> {
             while let Some(step) = self.run.ready.pop_front() {
                 self.start_step(step)?;
             }
-            if self.run.out_of_turn.is_empty() || !self.release() {
+            if self.run.held_back == 0 || !self.release() {
                 return Ok(());
             }
         }
@@ -123,12 +123,8 @@ impl Exec<'_> {
     #[inline]
     fn start_step(&mut self, number: u32) -> Outcome<()> {
         let Step { what, way, slot, message, sends, .. } = self.plan.steps[number as usize];
-        if what == What::Send
-            && !way.is_direct()
-            && self.run.states[number as usize] != State::Given
-            && self.is_out_of_turn(slot, message)
-        {
-            self.run.out_of_turn.push(number);
+        if what == What::Send && self.is_out_of_turn(slot, message) {
+            self.hold_back(number);
             return Ok(());
         }
         if self.net.recorder.is_some() && self.run.states[number as usize] != State::Done {
@@ -146,6 +142,9 @@ impl Exec<'_> {
             What::Recv | What::RecvReduce => {
                 if let Some(message) = self.run.messages[number as usize].take() {
                     return self.take(number, &message);
+                }
+                if self.run.states[number as usize] == State::Offered {
+                    return self.take(number, &[]);
                 }
                 self.run.states[number as usize] = State::Started;
             }
@@ -223,7 +222,7 @@ impl Exec<'_> {
     }
 
     /// Sends what step `copy` would copy, as the messages of the sends that wait for it. False if one of the peers has no
-    /// room for it now, so that the copy must be made.
+    /// room for it now, or others come first, so that the copy must be made.
     #[inline]
     fn give(&mut self, copy: u32, (start, end): (u32, u32)) -> Outcome<bool> {
         let mut all = true;
@@ -271,6 +270,11 @@ impl Exec<'_> {
         }
         match self.run.states[number as usize] {
             State::Started => self.take(number, &message),
+            // It is not kept, since it would take up room that others need.
+            State::Waiting if message.is_empty() && self.run.messages[number as usize].is_none() => {
+                self.run.states[number as usize] = State::Offered;
+                Ok(())
+            }
             State::Waiting if self.run.messages[number as usize].is_none() => {
                 self.run.messages[number as usize] = Some(message);
                 Ok(())
@@ -281,7 +285,7 @@ impl Exec<'_> {
 
     /// Puts a message where its receive wants it.
     #[inline]
-    fn take(&mut self, number: u32, message: &Message) -> Outcome<()> {
+    fn take(&mut self, number: u32, message: &[u8]) -> Outcome<()> {
         let step = &self.plan.steps[number as usize];
         let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
         let dst = step.dst;

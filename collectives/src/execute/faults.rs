@@ -16,7 +16,9 @@ impl Exec<'_> {
     pub(super) fn needs(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
         let open = |(number, step): (usize, &Step)| {
-            let came = self.run.messages[number].is_some() || self.run.staged.came(number as u32, step.dst.len);
+            let is_empty = !step.way.is_direct() && self.run.states[number] == State::Offered;
+            let came =
+                is_empty || self.run.messages[number].is_some() || self.run.staged.came(number as u32, step.dst.len);
             step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
         };
         self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)

@@ -250,16 +250,16 @@ impl Net {
         &self.near
     }
 
-    /// Messages that this rank may have under way to a peer.
-    pub(crate) fn window(&self) -> u32 {
-        self.window
+    /// Messages for which a peer that has not begun their operations has room, beside those of the oldest.
+    #[inline]
+    pub(crate) fn others_room(&self) -> u32 {
+        self.window / 2
     }
 
-    /// Messages of one operation that may go before those that come first, less one: as many as have room beside those of other
-    /// operations, which take half of it.
+    /// Messages of one operation for which a peer has room whatever others there are: those that overtake one, and that one.
     #[inline]
-    pub(super) fn overtaking(&self) -> u32 {
-        self.window - self.window / 2
+    pub(super) fn own_room(&self) -> u32 {
+        self.window - self.others_room()
     }
 
     /// The connection to `rank` in words.

@@ -16,6 +16,7 @@ use super::reach::Reach;
 use super::staged::Staged;
 use super::steps::Span;
 use super::tag::Kind;
+use super::turns::Turn;
 use super::wait::TimeLimit;
 use crate::error::CollectiveError;
 use crate::plan::Buffer as Named;
@@ -55,10 +56,10 @@ pub(crate) struct Run {
     pub(super) open: usize,
     /// Steps that may start.
     pub(super) ready: VecDeque<u32>,
-    /// Sends that may go but for those long before them to the same peer.
-    pub(super) out_of_turn: Vec<u32>,
-    /// By slot: messages before that one have gone, as far as was looked. Empty before the first look.
-    pub(super) unsent: Vec<u32>,
+    /// By slot: whose turn it is of what is copied. Empty before the first look.
+    pub(super) turns: Vec<Turn>,
+    /// Sends that are [out of turn](State::OutOfTurn).
+    pub(super) held_back: u32,
     /// What waits for room at the peer.
     pub(super) blocked: VecDeque<Word>,
     /// Reads and writes that may be done. The first in the program goes first, so that what was reduced is handed out
@@ -124,8 +125,10 @@ pub(super) struct Posted {
 pub(super) enum State {
     /// It may not start.
     Waiting,
-    /// It may not start, and its message may be read.
+    /// It may not start, and its message may be read, or is empty and has come.
     Offered,
+    /// It may start once those long before it to the same peer have gone.
+    OutOfTurn,
     /// It may not start, and its message was given away by the copy before it.
     Given,
     /// It has started, and waits for its peer.
@@ -155,8 +158,8 @@ impl Run {
             reached: Vec::new(),
             open: 0,
             ready: VecDeque::new(),
-            out_of_turn: Vec::new(),
-            unsent: Vec::new(),
+            turns: Vec::new(),
+            held_back: 0,
             blocked: VecDeque::new(),
             transfers: BinaryHeap::new(),
             posted: VecDeque::new(),
@@ -387,7 +390,8 @@ impl Run {
         self.counts.extend_from_slice(plan.graph.dep_counts());
         self.states.clear();
         self.states.resize(plan.len(), State::Waiting);
-        self.unsent.clear();
+        self.turns.clear();
+        self.held_back = 0;
         self.arrived.clear();
         self.arrived.resize(plan.peers.len(), 0);
         self.open = plan.len();
@@ -452,7 +456,6 @@ impl Run {
         self.active = false;
         self.messages.iter_mut().for_each(|message| *message = None);
         self.ready.clear();
-        self.out_of_turn.clear();
         self.blocked.clear();
         self.transfers.clear();
         self.posted.clear();

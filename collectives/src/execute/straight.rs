@@ -38,8 +38,6 @@ pub(super) struct Order {
     steps: Box<[u32]>,
     /// By step: those that have to be done before.
     after: Box<[u64]>,
-    /// How far a message overtakes others to the same peer, at most.
-    pub(super) overtakes: u32,
 }
 
 impl Order {
@@ -53,34 +51,33 @@ impl Order {
 /// sent as soon as they may be, and waited for last, in the order of the program. `None` where that does not do, as
 /// a message would be sent after another has been waited for that it does not have to wait for by the plan, and that does not
 /// come before one from the same peer that it has to wait for.
-pub(super) fn straight_order(steps: &[Step], program: &Program) -> Option<Order> {
+pub(super) fn straight_order(steps: &[Step], given: &[u32], program: &Program) -> Option<Order> {
     if steps.len() > MOST {
         return None;
     }
     let order = in_order(steps, program);
     let after = |step| program.deps(step).iter().fold(0, |all, dep| all | 1 << dep);
     let after = (0..steps.len() as u32).map(after).collect();
-    let overtakes = overtakes(steps, &order, program);
-    waits_for_no_other(steps, &order, program).then_some(Order { steps: order, after, overtakes })
+    let fits = waits_for_no_other(steps, &order, program) && overtakes_no_other(steps, given, &order);
+    fits.then_some(Order { steps: order, after })
 }
 
-/// How far a message overtakes others to the same peer, at most: what it may by [turns](super::turns).
-fn overtakes(steps: &[Step], order: &[u32], program: &Program) -> u32 {
-    let mut places = [0; MOST];
-    for (place, &number) in order.iter().enumerate() {
-        places[number as usize] = place;
-    }
-    // What a copy gives away goes with it.
-    let goes = |number: u32| {
-        let copy = program.deps(number).only().filter(|&copy| steps[copy as usize].gives());
-        places[copy.unwrap_or(number) as usize]
-    };
-    let sends = || (0..).zip(steps).filter(|(_, step)| step.what == What::Send);
-    let overtakes = |(number, step): (u32, &Step)| {
-        let later = sends().find(|&(other, before)| before.slot == step.slot && goes(other) > goes(number));
-        later.map_or(0, |(_, before)| step.message.saturating_sub(before.message))
-    };
-    sends().map(overtakes).max().unwrap_or(0)
+/// Whether messages go to each peer in the order of the program, which leaves [turns](super::turns) out of account.
+fn overtakes_no_other(steps: &[Step], given: &[u32], order: &[u32]) -> bool {
+    let mut gone = 0_u64;
+    order.iter().all(|&number| {
+        let step = &steps[number as usize];
+        // What a copy gives away goes with it.
+        let those = if step.gives() { &given[step.sends.0 as usize..step.sends.1 as usize] } else { &[number] };
+        those.iter().filter(|&&send| steps[send as usize].what == What::Send).all(|&send| {
+            let to = steps[send as usize].slot;
+            let mut before =
+                (0..send).filter(|&at| steps[at as usize].what == What::Send && steps[at as usize].slot == to);
+            let is_next = gone >> send & 1 == 1 || before.all(|at| gone >> at & 1 == 1);
+            gone |= 1 << send;
+            is_next
+        })
+    })
 }
 
 fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {

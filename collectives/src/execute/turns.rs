@@ -4,47 +4,65 @@
 //! does not wait for one before it that may not; what comes early lies at the peer until a step takes it, and takes up room. So a
 //! message goes only while the first that has not gone still finds room beside all that have overtaken it: then those before that
 //! one are taken, as was proved, and it goes when it may.
+//!
+//! What is empty takes up no room once the peer has begun. That is all that is copied where others are read or written.
 
 use super::exec::Exec;
 use super::run::State;
+
+/// Messages of one operation to one peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    /// The first that has not gone.
+    first: u32,
+    /// Before that one, none is held back.
+    released: u32,
+}
 
 impl Exec<'_> {
     /// Whether a message that is copied may not go yet, as one long before it to the same peer has not.
     #[inline]
     pub(super) fn is_out_of_turn(&mut self, slot: u16, message: u32) -> bool {
-        let most = self.net.overtaking();
-        // No more are before it than that.
-        message >= most && message.saturating_sub(self.first_unsent(slot)) >= most
+        let room = self.net.own_room();
+        // Before the first few there are no more than that.
+        message >= room && !self.plan.large && message - self.first_unsent(slot).min(message) >= room
     }
 
-    /// The first message to a peer that is copied and has not gone; where all have, one that there is not.
+    /// The first message to a peer that has not gone; one that there is not, where all have.
     fn first_unsent(&mut self, slot: u16) -> u32 {
         let Exec { plan, run, .. } = self;
-        if run.unsent.is_empty() {
-            run.unsent.resize(plan.peers.len(), 0);
+        if run.turns.is_empty() {
+            run.turns.resize(plan.peers.len(), Turn::default());
         }
-        let first = &mut run.unsent[slot as usize];
-        let has_gone = |number: u32| {
-            plan.steps[number as usize].way.is_direct()
-                || matches!(run.states[number as usize], State::Given | State::Done)
-        };
+        let first = &mut run.turns[slot as usize].first;
+        let has_gone = |number: u32| matches!(run.states[number as usize], State::Given | State::Done);
         while plan.send(slot, *first).is_some_and(has_gone) {
             *first += 1;
         }
         *first
     }
 
-    /// Lets sends go that were early, and are not any more. Whether there are such.
+    /// Holds a send back until its turn.
+    #[cold]
+    pub(super) fn hold_back(&mut self, number: u32) {
+        self.run.states[number as usize] = State::OutOfTurn;
+        self.run.held_back += 1;
+    }
+
+    /// Has those sends be ready whose turn it is. Whether there are such.
     #[cold]
     pub(super) fn release(&mut self) -> bool {
-        let mut at = 0;
-        while let Some(&number) = self.run.out_of_turn.get(at) {
-            let step = &self.plan.steps[number as usize];
-            if self.is_out_of_turn(step.slot, step.message) {
-                at += 1;
-            } else {
-                self.run.out_of_turn.remove(at);
-                self.run.ready.push_back(number);
+        let room = self.net.own_room();
+        for slot in 0..self.plan.peers.len() as u16 {
+            let end = self.first_unsent(slot).saturating_add(room);
+            let start = std::mem::replace(&mut self.run.turns[slot as usize].released, end);
+            for number in (start..end).map_while(|message| self.plan.send(slot, message)) {
+                let state = &mut self.run.states[number as usize];
+                if *state == State::OutOfTurn {
+                    *state = State::Waiting;
+                    self.run.held_back -= 1;
+                    self.run.ready.push_back(number);
+                }
             }
         }
         !self.run.ready.is_empty()

@@ -93,11 +93,11 @@ impl Core {
         if older.is_empty() {
             return true;
         }
-        let window = self.net.as_ref().map_or(0, Net::window) / 2;
+        let room = self.net.as_ref().map_or(0, Net::others_room);
         plan.ahead().all(|(rank, ahead)| {
             let with_it = older.iter().filter_map(|run| self.cache.get(run.plan)).filter(|plan| plan.has_peer(rank));
             let mut younger = with_it.map(|plan| plan.ahead_of(rank));
-            younger.next().is_none() || younger.sum::<u32>() + ahead <= window
+            younger.next().is_none() || younger.sum::<u32>() + ahead <= room
         })
     }
 

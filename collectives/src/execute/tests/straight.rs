@@ -72,6 +72,7 @@ fn ranks_that_run_straight_wait_for_each_other_and_come_to_the_end() {
 fn run_all(ranks: &[(Compiled, Option<Vec<u32>>)], orders: &[Vec<u32>], what: &str) {
     let mut places = vec![0; ranks.len()];
     let mut under_way: HashMap<(u32, u32), VecDeque<u32>> = HashMap::new();
+    let mut sent: HashMap<(u32, u32), u32> = HashMap::new();
     loop {
         let before = places.clone();
         for (me, ((plan, _), order)) in (0..).zip(ranks.iter().zip(orders)) {
@@ -80,7 +81,12 @@ fn run_all(ranks: &[(Compiled, Option<Vec<u32>>)], orders: &[Vec<u32>], what: &s
                 let step = plan.steps[number as usize];
                 let peer = plan.peers.get(step.slot as usize).map(|peer| peer.rank);
                 match (step.what, peer) {
-                    (What::Send, Some(peer)) => under_way.entry((me, peer)).or_default().push_back(step.message),
+                    (What::Send, Some(peer)) => {
+                        let sent = sent.entry((me, peer)).or_insert(0);
+                        assert_eq!(step.message, *sent, "{what}: {me} to {peer}");
+                        *sent += 1;
+                        under_way.entry((me, peer)).or_default().push_back(step.message);
+                    }
                     (What::Recv | What::RecvReduce, Some(peer)) => {
                         let messages = under_way.entry((peer, me)).or_default();
                         let Some(at) = messages.iter().position(|message| *message == step.message) else { break };
