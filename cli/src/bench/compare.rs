@@ -52,7 +52,7 @@ pub fn fastest(points: &[Point], workload: &Workload, ranks: usize) -> Option<Ca
     let best = all.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
     let chosen = workload.chosen(call, ranks);
     let algorithm = if time(chosen) <= ALIKE * time(best) { chosen } else { best };
-    Case::of(&spec, &workload.tuner.seats, algorithm)
+    Case::of(&spec, &workload.tuner.seats, &workload.tuner.model, algorithm)
 }
 
 /// Tables of algorithms and sizes. As many sizes as fit a line make a block.

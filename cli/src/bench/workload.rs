@@ -138,7 +138,7 @@ impl Workload {
     /// [`BenchError::NothingToKeep`] if not.
     pub fn check_kept(&self, ranks: usize) -> Result<(), BenchError> {
         let spec = self.operation.spec(&Call::default(), 0, ranks);
-        match Case::of(&spec, &self.tuner.seats, Algorithm::Auto) {
+        match Case::of(&spec, &self.tuner.seats, &self.tuner.model, Algorithm::Auto) {
             None if self.keep => Err(BenchError::NothingToKeep { hint: "start as many ranks on each node" }),
             _ => Ok(()),
         }

@@ -297,7 +297,7 @@ pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 mod tests {
     use super::*;
     use crate::algorithms::Algorithm;
-    use crate::cost::Seats;
+    use crate::cost::{CostModel, Seats};
     use crate::plan::{Elements, Ranks, Spec};
     use crate::tune::{Case, Fastest, LONGEST};
 
@@ -340,7 +340,7 @@ mod tests {
         for elements in 1.. {
             let spec = Spec::all_reduce(Ranks(8), Elements(elements), 4);
             let mut more = fastest.clone();
-            more.set(Case::of(&spec, &Seats::default(), Algorithm::RecursiveDoubling).unwrap());
+            more.set(Case::of(&spec, &Seats::default(), &CostModel::default(), Algorithm::RecursiveDoubling).unwrap());
             if !more.is_sound() {
                 break;
             }

@@ -182,7 +182,7 @@ fn text(file: File) -> io::Result<String> {
 }
 
 /// Of these files: rises when what is measured, or what it means, changes.
-const FORMAT: u32 = 15;
+const FORMAT: u32 = 16;
 /// Of a file.
 const LONGEST: u64 = 64 << 10;
 /// How long others may take to keep something, which is a file's writing.

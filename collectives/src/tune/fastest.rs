@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithms::Algorithm;
-use crate::cost::Seats;
+use crate::cost::{CostModel, Seats};
 use crate::plan::{Collective, Counts, Spec};
 
 /// Which algorithm was the fastest where all were measured, on one machine or between some like it. `qpair bench --compare --keep`
@@ -18,7 +18,8 @@ use crate::plan::{Collective, Counts, Spec};
 ///
 /// let spec = |n| Spec::all_reduce(Ranks(8), Elements(n), 4);
 /// let mut tuner = Tuner::default();
-/// tuner.fastest.set(Case::of(&spec(4096), &tuner.seats, Algorithm::ParameterServer).expect("ranks on one node"));
+/// let case = Case::of(&spec(4096), &tuner.seats, &tuner.model, Algorithm::ParameterServer).expect("ranks on one node");
+/// tuner.fastest.set(case);
 /// assert_eq!(tuner.choose(&spec(5000), Algorithm::Auto)?, Algorithm::ParameterServer);
 /// assert_eq!(tuner.choose(&spec(1 << 20), Algorithm::Auto)?, Algorithm::Direct); // was not measured
 /// # Ok::<(), qpair_collectives::RecipeError>(())
@@ -61,6 +62,8 @@ struct Place {
     cores: f64,
     /// Whether the software device carries all that goes between ranks, within a node by shared memory.
     by_software: bool,
+    /// What the rails of a node carry, in Gbit/s; 0 where there is one node.
+    rails: u64,
 }
 
 /// What was measured can not be kept.
@@ -86,9 +89,9 @@ pub enum KeepError {
 }
 
 impl Case {
-    /// The size and the place of what is asked for. `None` where ranks have lengths of their own, or nodes other numbers of ranks,
-    /// which no two communicators have alike.
-    pub fn of(spec: &Spec, seats: &Seats, algorithm: Algorithm) -> Option<Case> {
+    /// The size and the place of what is asked for, where ranks are there and rails as fast as the model says. `None` where ranks
+    /// have lengths of their own, or nodes other numbers of ranks, which no two communicators have alike.
+    pub fn of(spec: &Spec, seats: &Seats, model: &CostModel, algorithm: Algorithm) -> Option<Case> {
         let Counts::Even(elements) = spec.counts else { return None };
         let ranks = spec.ranks.0;
         let sizes = seats.nodes.sizes(0..ranks);
@@ -104,6 +107,7 @@ impl Case {
             islands: seats.islands.as_ref().map_or(nodes, |islands| islands.sizes(0..ranks).len() as u32),
             cores: seats.cores.min(f64::from(each)),
             by_software: seats.by_software,
+            rails: if nodes > 1 { (model.between.speed * 8e-9).round() as u64 } else { 0 },
         };
         let blocks = if spec.collective.has_blocks() { u64::from(ranks) } else { 1 };
         let bytes = elements.saturating_mul(blocks).saturating_mul(spec.element_size.into());
@@ -157,11 +161,11 @@ impl Fastest {
     }
 
     /// The case that is nearest to what is asked for, if one is in the same place, at no more than twice or half its size.
-    pub fn nearest(&self, spec: &Spec, seats: &Seats) -> Option<Case> {
+    pub fn nearest(&self, spec: &Spec, seats: &Seats, model: &CostModel) -> Option<Case> {
         if self.places.is_empty() {
             return None;
         }
-        let asked = Case::of(spec, seats, Algorithm::Auto)?;
+        let asked = Case::of(spec, seats, model, Algorithm::Auto)?;
         let Measured { place, sizes } = self.places.iter().find(|measured| measured.place == asked.place)?;
         // How many times as large one is as the other.
         let distance = |bytes: u64| {
@@ -199,11 +203,17 @@ const FURTHEST: f64 = 2.0;
 mod tests {
     use super::*;
     use crate::algorithms::Nodes;
+    use crate::cost::Link;
     use crate::plan::{Elements, Ranks};
     use crate::tune::{Tuner, Tuning};
 
     fn spec(collective: Collective, elements: u64) -> Spec {
         Spec::new(collective, Ranks(8), Elements(elements), 4)
+    }
+
+    /// Where rails are those of the default model.
+    fn case_of(spec: &Spec, seats: &Seats, algorithm: Algorithm) -> Option<Case> {
+        Case::of(spec, seats, &CostModel::default(), algorithm)
     }
 
     fn seats(nodes: Nodes, cores: f64) -> Seats {
@@ -215,10 +225,10 @@ mod tests {
         let here = seats(Nodes::One, 2.0);
         let mut fastest = Fastest::default();
         for (elements, algorithm) in [(1024, Algorithm::ParameterServer), (4096, Algorithm::Ring)] {
-            fastest.set(Case::of(&spec(Collective::AllReduce, elements), &here, algorithm).unwrap());
+            fastest.set(case_of(&spec(Collective::AllReduce, elements), &here, algorithm).unwrap());
         }
         let found = |collective, elements, seats: &Seats| {
-            fastest.nearest(&spec(collective, elements), seats).map(|case| case.algorithm())
+            fastest.nearest(&spec(collective, elements), seats, &CostModel::default()).map(|case| case.algorithm())
         };
         let sizes = [511, 512, 2047, 2049, 8192, 8193].map(|elements| found(Collective::AllReduce, elements, &here));
         let (server, ring) = (Some(Algorithm::ParameterServer), Some(Algorithm::Ring));
@@ -230,23 +240,41 @@ mod tests {
         }
         // Sixteen cores are as many as eight for eight ranks.
         let [eight, many] = [8.0, f64::INFINITY].map(|cores| seats(Nodes::One, cores));
-        let case = |seats: &Seats| Case::of(&spec(Collective::AllReduce, 1), seats, Algorithm::Ring);
+        let case = |seats: &Seats| case_of(&spec(Collective::AllReduce, 1), seats, Algorithm::Ring);
         assert_eq!(case(&eight), case(&many));
         assert_ne!(case(&eight), case(&here));
         // What carries bytes matters, also within a node: a device that was named is no shared memory.
         let carried = |nodes: Nodes, by_software| case(&Seats { by_software, ..seats(nodes, 2.0) });
         assert_ne!(carried(Nodes::One, true), carried(Nodes::One, false));
         assert_ne!(carried(Nodes::Of(4), true), carried(Nodes::Of(4), false));
+        // So does how fast rails are, where there are any.
+        let over = |nodes: Nodes, speed| {
+            let between = Link { speed, ..CostModel::default().between };
+            let model = CostModel { between, ..CostModel::default() };
+            Case::of(&spec(Collective::AllReduce, 1), &seats(nodes, 2.0), &model, Algorithm::Ring)
+        };
+        assert_ne!(over(Nodes::Of(4), 2.9e9), over(Nodes::Of(4), 46e9));
+        assert_eq!(over(Nodes::Of(4), 46e9), over(Nodes::Of(4), 46.01e9));
+        assert_eq!(over(Nodes::One, 2.9e9), over(Nodes::One, 46e9));
     }
 
     #[test]
     fn any_root_is_alike_and_blocks_count_together() {
         let here = Seats::default();
         let mut fastest = Fastest::default();
-        fastest.set(Case::of(&spec(Collective::Broadcast { root: 3 }, 64), &here, Algorithm::Chain).unwrap());
-        fastest.set(Case::of(&spec(Collective::AllGather, 64), &here, Algorithm::Ring).unwrap());
-        assert_eq!(fastest.nearest(&spec(Collective::Broadcast { root: 5 }, 64), &here).unwrap().bytes(), 256);
-        assert_eq!(fastest.nearest(&spec(Collective::AllGather, 64), &here).unwrap().bytes(), 8 * 256);
+        fastest.set(case_of(&spec(Collective::Broadcast { root: 3 }, 64), &here, Algorithm::Chain).unwrap());
+        fastest.set(case_of(&spec(Collective::AllGather, 64), &here, Algorithm::Ring).unwrap());
+        assert_eq!(
+            fastest
+                .nearest(&spec(Collective::Broadcast { root: 5 }, 64), &here, &CostModel::default())
+                .unwrap()
+                .bytes(),
+            256
+        );
+        assert_eq!(
+            fastest.nearest(&spec(Collective::AllGather, 64), &here, &CostModel::default()).unwrap().bytes(),
+            8 * 256
+        );
     }
 
     #[test]
@@ -254,7 +282,7 @@ mod tests {
         let here = Seats::default();
         let mut fastest = Fastest::default();
         for algorithm in [Algorithm::Ring, Algorithm::Direct] {
-            fastest.set(Case::of(&spec(Collective::AllReduce, 64), &here, algorithm).unwrap());
+            fastest.set(case_of(&spec(Collective::AllReduce, 64), &here, algorithm).unwrap());
         }
         assert_eq!(fastest.len(), 1);
         assert_eq!(fastest.places[0].sizes, [(256, Algorithm::Direct)]);
@@ -265,15 +293,15 @@ mod tests {
         let here = Seats::default();
         let each = Counts::Ragged((0..8).collect::<Vec<u64>>().into());
         let of_any_length = spec(Collective::AllGather, 1).with_counts(each);
-        assert_eq!(Case::of(&of_any_length, &here, Algorithm::Ring), None);
+        assert_eq!(case_of(&of_any_length, &here, Algorithm::Ring), None);
         let other = seats(Nodes::Of(5), 8.0);
-        assert_eq!(Case::of(&spec(Collective::AllReduce, 1), &other, Algorithm::Ring), None);
-        assert_eq!(Case::of(&spec(Collective::Transfer { from: 0, to: 1 }, 1), &here, Algorithm::Flat), None);
+        assert_eq!(case_of(&spec(Collective::AllReduce, 1), &other, Algorithm::Ring), None);
+        assert_eq!(case_of(&spec(Collective::Transfer { from: 0, to: 1 }, 1), &here, Algorithm::Flat), None);
     }
 
     #[test]
     fn what_can_not_be_is_not_believed_and_not_chosen() {
-        let case = Case::of(&spec(Collective::AllReduce, 64), &Seats::default(), Algorithm::Ring).unwrap();
+        let case = case_of(&spec(Collective::AllReduce, 64), &Seats::default(), Algorithm::Ring).unwrap();
         let alone = |case: Case| {
             let mut fastest = Fastest::default();
             fastest.set(case);
@@ -309,7 +337,7 @@ mod tests {
     fn more_than_ranks_tell_each_other_is_not_believed() {
         let mut fastest = Fastest::default();
         let mut set = |elements| {
-            fastest.set(Case::of(&spec(Collective::AllReduce, elements), &Seats::default(), Algorithm::Ring).unwrap());
+            fastest.set(case_of(&spec(Collective::AllReduce, elements), &Seats::default(), Algorithm::Ring).unwrap());
             fastest.is_sound()
         };
         assert!((1..400).all(&mut set));
@@ -322,7 +350,7 @@ mod tests {
         for (collective, algorithm) in
             [(Collective::Broadcast { root: 0 }, Algorithm::Chain), (Collective::Barrier, Algorithm::Exchange)]
         {
-            fastest.set(Case::of(&spec(collective, 64), &seats(Nodes::Of(2), 0.5), algorithm).unwrap());
+            fastest.set(case_of(&spec(collective, 64), &seats(Nodes::Of(2), 0.5), algorithm).unwrap());
         }
         let text = serde_json::to_string(&fastest).unwrap();
         assert_eq!(serde_json::from_str::<Fastest>(&text).unwrap(), fastest);

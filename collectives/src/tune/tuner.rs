@@ -121,7 +121,7 @@ impl Tuner {
         if !self.goes_by_cases() {
             return None;
         }
-        self.fastest.nearest(spec, &self.seats).filter(|case| self.chooses(spec, case.algorithm()))
+        self.fastest.nearest(spec, &self.seats, &self.model).filter(|case| self.chooses(spec, case.algorithm()))
     }
 
     /// Whether what was measured counts.
