@@ -71,13 +71,14 @@ def qpair_latency(text):
 
 
 def qpair_bandwidth(text):
-    """10^9 bytes a second"""
-    return field(one_row(text), "mb_s") / 1000
+    """10^9 bytes a second, over the whole run as ucx_perftest has it"""
+    return field(one_row(text), "mean_mb_s") / 1000
 
 
 def qpair_rate(text):
-    """Millions a second"""
-    return field(one_row(text), "mmsg_s")
+    """Millions a second, likewise"""
+    row = one_row(text)
+    return field(row, "mean_mb_s") / field(row, "size")
 
 
 def qpair_post_poll(text):

@@ -45,7 +45,7 @@ class Outputs(unittest.TestCase):
     LATENCY = ('{"test":"tag-lat","size":8,"operations":7,"typical_us":0.18,"min_us":0.1,"median_us":0.2,"p99_us":0.3,'
                '"max_us":9.5}\n')
     BANDWIDTH = ('{"test":"write-bw","size":65536,"operations":98,"depth":128,"signal_every":32,"mb_s":40000.5,'
-                 '"mmsg_s":0.6,"memcpy_gb_s":44.0,"ratio":0.9}\n')
+                 '"mmsg_s":0.6,"mean_mb_s":32768.0,"memcpy_gb_s":44.0,"ratio":0.9}\n')
     POST_POLL = ('{"test":"post-poll","signal_every":1,"operations":1024,"min_ns":40.0,"median_ns":41.5,"p99_ns":50.0}\n'
                  '{"test":"post-poll","signal_every":64,"operations":1024,"min_ns":20.0,"median_ns":22.5,"p99_ns":30.0}\n')
     COLLECTIVE = ('{"collective":"all-reduce","size":8,"in_place":true,"time_us":0.5}\n'
@@ -54,8 +54,8 @@ class Outputs(unittest.TestCase):
 
     def test_qpair(self):
         self.assertEqual(outputs.qpair_latency(self.LATENCY), (0.18, 0.2))
-        self.assertEqual(outputs.qpair_bandwidth(self.BANDWIDTH), 40.0005)
-        self.assertEqual(outputs.qpair_rate(self.BANDWIDTH), 0.6)
+        self.assertEqual(outputs.qpair_bandwidth(self.BANDWIDTH), 32.768)
+        self.assertEqual(outputs.qpair_rate(self.BANDWIDTH), 0.5)
         self.assertEqual(outputs.qpair_post_poll(self.POST_POLL), {1: 41.5, 64: 22.5})
         self.assertEqual(outputs.qpair_collective(self.COLLECTIVE, True), {8: 0.5, 1024: 3.0})
 

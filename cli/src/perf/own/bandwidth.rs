@@ -19,6 +19,8 @@ pub struct Bandwidth {
     pub operations: u64,
     /// Seconds per message, median over slices of the run.
     pub seconds: f64,
+    /// The same, on average over the whole run.
+    pub mean: f64,
     /// Seconds that a memcpy of the same size takes, measured between the slices.
     pub memcpy: f64,
 }
@@ -52,12 +54,15 @@ pub fn measure(
     effort: Effort,
 ) -> Result<Bandwidth, PerfError> {
     let operations = calibrate(exchange, stream, size, effort)?;
-    let (mut times, mut copies) = (Samples::default(), Samples::default());
+    let (mut times, mut copies, mut all) = (Samples::default(), Samples::default(), 0.0);
     for count in slices(operations) {
         copies.push(memcpy.seconds(MEMCPY_TIME)?);
-        times.push(timed(exchange, stream, Round { size, count })?.as_secs_f64() / count as f64);
+        let took = timed(exchange, stream, Round { size, count })?.as_secs_f64();
+        times.push(took / count as f64);
+        all += took;
     }
-    Ok(Bandwidth { size, operations, seconds: times.median(), memcpy: copies.median() })
+    let mean = all / operations.max(1) as f64;
+    Ok(Bandwidth { size, operations, seconds: times.median(), mean, memcpy: copies.median() })
 }
 
 /// The messages of each slice: as equal as can be, and none empty.
