@@ -113,9 +113,10 @@ pub struct ModelError {
 }
 
 impl CostModel {
-    /// What several measurements come to together; `None` of none. Of times, and of the speed of copies, which are differences of two
-    /// times and may come out too good, the one in the middle counts, or of two the better. Of what moves long ranges the fastest
-    /// does: nothing makes that faster than it can be, and others that fill the caches or the memory may slow it down for hours.
+    /// What several measurements come to together; `None` of none. Of times, and of the speed of copies, the one in the middle counts,
+    /// or of two the better: many are differences of two short times, which may come out too good. Of what moves long ranges the
+    /// fastest does: nothing makes that much faster than it can be, and others that fill the caches or the memory may slow it down for
+    /// hours. What could not be measured is as in the default, and does not count there.
     pub(crate) fn of_all(measured: &[Self]) -> Option<Self> {
         let first = *measured.first()?;
         let sorted = |of: &dyn Fn(&Self) -> f64| {
@@ -125,7 +126,11 @@ impl CostModel {
         };
         let time = |of: &dyn Fn(&Self) -> f64| sorted(of)[(measured.len() - 1) / 2];
         let speed = |of: &dyn Fn(&Self) -> f64| sorted(of)[measured.len() / 2];
-        let fastest = |of: &dyn Fn(&Self) -> f64| measured.iter().map(of).fold(0.0, f64::max);
+        let fastest = |of: &dyn Fn(&Self) -> f64| {
+            let default = of(&Self::default());
+            let fastest = measured.iter().map(of).filter(|&speed| speed != default).fold(0.0, f64::max);
+            if fastest > 0.0 { fastest } else { default }
+        };
         let link = |of: fn(&Self) -> Link| Link {
             latency: time(&|model| of(model).latency),
             speed: fastest(&|model| of(model).speed),
@@ -325,10 +330,14 @@ impl fmt::Display for CostModel {
 ///
 /// On two cores of a Xeon either end of a message takes 88 ns where a rank has a core to itself, and 155 ns among eight ranks of which
 /// each talks to every other; bytes of messages of 2 and 8 KiB are copied there at 4 to 5 and 6 to 9 GB/s, instead of 27. These two are
-/// the ones by which most of the choices there are right: of 144 points, five operations of 64 B to 1 MiB among 4 and 8 ranks, 115
-/// within a tenth of the best, which what is chosen takes 1.052 times as long as on average; with 2 for a byte 113 and 1.062, with 7 115
-/// and 1.054, with 0.4 and 1.5 for a message 113 and 117. Where messages took twice as long, as the machine was busy, it is 109 instead
-/// of 104 with 2.
+/// near the ones by which most of the choices there are right, whether the machine is busy or not. Of 144 points, five operations of
+/// 64 B to 1 MiB among 4 and 8 ranks, so many are within a tenth of the best, by a model in which messages take 110 ns, and 200:
+///
+/// | a message | a byte 2 | 4 | 7 |
+/// |---|---|---|---|
+/// | 0.4 | 110, 110 | 113, 114 | 115, 116 |
+/// | 0.8 | 113, 104 | 115, 109 | 115, 109 |
+/// | 1.5 | 113, 102 | 117, 106 | 115, 109 |
 const COLD_MESSAGE: f64 = 0.8;
 const COLD_BYTE: f64 = 4.0;
 

@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn what_is_measured_again_later_counts_with_what_was_before_a_few_times() {
         let folder = tempfile::tempdir().unwrap();
-        let measured = |turn, copy| {
-            let model = CostModel { turn, copy, straight: copy, ..CostModel::default() };
+        let measured = |turn, speed| {
+            let model = CostModel { turn, copy: speed, straight: speed, ..CostModel::default() };
             Known { model, ..measured() }
         };
         let path = folder.path().join(kept::Key::of_this_machine().file::<Measured>());
@@ -229,11 +229,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("cache/qpair");
         let spec = |elements| Spec::all_reduce(Ranks(8), Elements(elements), 4);
-        let case = |elements, algorithm| Case::of(&spec(elements), &Seats::default(), algorithm).unwrap();
+        let case = |elements, algorithm| {
+            Case::of(&spec(elements), &Seats::default(), &CostModel::default(), algorithm).unwrap()
+        };
         let path = keep(Some(below.clone()), [case(1, Algorithm::Ring), case(2, Algorithm::Ring)]).unwrap();
         assert_eq!(keep(Some(below.clone()), [case(1, Algorithm::Direct), case(4, Algorithm::Direct)]).unwrap(), path);
         let known = found(Some(&below), measured);
-        let chosen = [1, 2, 4].map(|size| known.fastest.nearest(&spec(size), &Seats::default()).unwrap().algorithm());
+        let nearest = |size| known.fastest.nearest(&spec(size), &Seats::default(), &CostModel::default()).unwrap();
+        let chosen = [1, 2, 4].map(|size| nearest(size).algorithm());
         assert_eq!((known.fastest.len(), chosen), (3, [Algorithm::Direct, Algorithm::Ring, Algorithm::Direct]));
         // What is no more than half there counts for nothing.
         let text = std::fs::read_to_string(&path).unwrap();
