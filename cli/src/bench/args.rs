@@ -191,7 +191,7 @@ pub struct Settings {
     #[arg(long)]
     pub compare: bool,
     /// With --compare: keep which algorithm was the fastest at each size. Programs that start from then on choose it at such sizes, in
-    /// communicators of as many ranks on as many nodes and cores
+    /// communicators of as many ranks on as many nodes and cores, with rails as fast
     #[arg(long, requires = "compare", conflicts_with_all = ["deterministic", "segment", "eager"])]
     pub keep: bool,
     /// Size of the segments in which long vectors go; takes K, M, G [default: the library's]

@@ -70,10 +70,10 @@ use crate::variable::variable;
 /// ranks of its host reach each other's memory, and keeps it in `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release,
 /// processor and number of cores; all ranks use what rank 0 has. Others may use the machine meanwhile: so programs that start later
 /// measure it again, five times in all with ten minutes between them at least, and of each value the one in the middle counts, or the
-/// fastest where long ranges were moved. Where all algorithms were measured (`qpair bench --compare --keep`, [`Fastest`](crate::tune::Fastest)), which is kept there too, the one
-/// that was the fastest at the nearest size is chosen. **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as
-/// `qpair plan model --json` prints it; `default`, for the built-in one; `measure`, to measure each time and keep nothing. What was
-/// kept of algorithms counts for nothing then.
+/// fastest where long ranges were moved. Where all algorithms were measured (`qpair bench --compare --keep`,
+/// [`Fastest`](crate::tune::Fastest)), which is kept there too, the one that was the fastest at the nearest size is chosen.
+/// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model --json` prints it; `default`, for the
+/// built-in one; `measure`, to measure each time and keep nothing. What was kept of algorithms counts for nothing then.
 ///
 /// # Limits
 ///

@@ -293,10 +293,11 @@ impl Compiled {
         self.steps.len()
     }
 
-    /// Whether it may be run straight now: its peers are connected, and know it by its number.
+    /// Whether it may be run straight now: its peers are connected, know it by its number, and have room for what overtakes.
     #[inline]
     pub(crate) fn is_straight(&self, net: &Net) -> bool {
-        self.straight.is_some() && self.introduced == net.epoch && net.recorder.is_none()
+        let has_room = |order: &Order| order.overtakes < net.own_room();
+        self.straight.as_ref().is_some_and(has_room) && self.introduced == net.epoch && net.recorder.is_none()
     }
 
     /// Whether messages go by slots.

@@ -270,13 +270,13 @@ impl Exec<'_> {
         }
         match self.run.states[number as usize] {
             State::Started => self.take(number, &message),
-            // It is not kept, since it would take up room that others need.
-            State::Waiting if message.is_empty() && self.run.messages[number as usize].is_none() => {
-                self.run.states[number as usize] = State::Offered;
-                Ok(())
-            }
             State::Waiting if self.run.messages[number as usize].is_none() => {
-                self.run.messages[number as usize] = Some(message);
+                if message.is_empty() {
+                    // Kept, it would take up room that others need.
+                    self.run.states[number as usize] = State::Offered;
+                } else {
+                    self.run.messages[number as usize] = Some(message);
+                }
                 Ok(())
             }
             _ => Err(self.differs(fields)),

@@ -256,7 +256,7 @@ impl Net {
         self.window / 2
     }
 
-    /// Messages of one operation for which a peer has room whatever others there are: those that overtake one, and that one.
+    /// Messages of one operation for which a peer has room whatever others there are, so that one may be overtaken by one fewer.
     #[inline]
     pub(super) fn own_room(&self) -> u32 {
         self.window - self.others_room()

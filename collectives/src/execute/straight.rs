@@ -38,6 +38,9 @@ pub(super) struct Order {
     steps: Box<[u32]>,
     /// By step: those that have to be done before.
     after: Box<[u64]>,
+    /// How many messages before it to the same peer, at most, a message goes before: it may by [turns](super::turns) if there is
+    /// that much room, and one more.
+    pub(super) overtakes: u32,
 }
 
 impl Order {
@@ -58,26 +61,27 @@ pub(super) fn straight_order(steps: &[Step], given: &[u32], program: &Program) -
     let order = in_order(steps, program);
     let after = |step| program.deps(step).iter().fold(0, |all, dep| all | 1 << dep);
     let after = (0..steps.len() as u32).map(after).collect();
-    let fits = waits_for_no_other(steps, &order, program) && overtakes_no_other(steps, given, &order);
-    fits.then_some(Order { steps: order, after })
+    let overtakes = overtakes(steps, given, &order);
+    waits_for_no_other(steps, &order, program).then_some(Order { steps: order, after, overtakes })
 }
 
-/// Whether messages go to each peer in the order of the program, which leaves [turns](super::turns) out of account.
-fn overtakes_no_other(steps: &[Step], given: &[u32], order: &[u32]) -> bool {
-    let mut gone = 0_u64;
-    order.iter().all(|&number| {
+/// How many messages before it to the same peer, at most, a message goes before: from the first of these on.
+fn overtakes(steps: &[Step], given: &[u32], order: &[u32]) -> u32 {
+    let (mut gone, mut most) = (0_u64, 0);
+    for &number in order {
         let step = &steps[number as usize];
         // What a copy gives away goes with it.
         let those = if step.gives() { &given[step.sends.0 as usize..step.sends.1 as usize] } else { &[number] };
-        those.iter().filter(|&&send| steps[send as usize].what == What::Send).all(|&send| {
-            let to = steps[send as usize].slot;
-            let mut before =
-                (0..send).filter(|&at| steps[at as usize].what == What::Send && steps[at as usize].slot == to);
-            let is_next = gone >> send & 1 == 1 || before.all(|at| gone >> at & 1 == 1);
+        for &send in those.iter().filter(|&&send| steps[send as usize].what == What::Send) {
+            let Step { slot, message, .. } = steps[send as usize];
+            let mut before = (0..send).map(|at| (at, &steps[at as usize]));
+            let first = before.find(|(at, step)| step.what == What::Send && step.slot == slot && gone >> at & 1 == 0);
+            let has_gone = gone >> send & 1 == 1;
+            most = most.max(first.filter(|_| !has_gone).map_or(0, |(_, first)| message - first.message));
             gone |= 1 << send;
-            is_next
-        })
-    })
+        }
+    }
+    most
 }
 
 fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {

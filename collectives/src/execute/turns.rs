@@ -5,7 +5,7 @@
 //! message goes only while the first that has not gone still finds room beside all that have overtaken it: then those before that
 //! one are taken, as was proved, and it goes when it may.
 //!
-//! What is empty takes up no room once the peer has begun. That is all that is copied where others are read or written.
+//! What is empty takes up no room once the peer has begun. Nothing else is copied where peers read or write memory.
 
 use super::exec::Exec;
 use super::run::State;
@@ -24,8 +24,8 @@ impl Exec<'_> {
     #[inline]
     pub(super) fn is_out_of_turn(&mut self, slot: u16, message: u32) -> bool {
         let room = self.net.own_room();
-        // Before the first few there are no more than that.
-        message >= room && !self.plan.large && message - self.first_unsent(slot).min(message) >= room
+        // The first ones have fewer before them than that. What is read or written, and what is empty beside it, has no turn.
+        message >= room && !self.plan.large && message.saturating_sub(self.first_unsent(slot)) >= room
     }
 
     /// The first message to a peer that has not gone; one that there is not, where all have.
@@ -45,6 +45,8 @@ impl Exec<'_> {
     /// Holds a send back until its turn.
     #[cold]
     pub(super) fn hold_back(&mut self, number: u32) {
+        // What was given away had its turn, and turns only move on.
+        debug_assert_eq!(self.run.states[number as usize], State::Waiting);
         self.run.states[number as usize] = State::OutOfTurn;
         self.run.held_back += 1;
     }

@@ -89,7 +89,7 @@ pub enum KeepError {
 }
 
 impl Case {
-    /// The size and the place of what is asked for, where ranks are there and rails as fast as the model says. `None` where ranks
+    /// The size and the place of what is asked for, with ranks as `seats` says, and rails as fast as `model` says. `None` where ranks
     /// have lengths of their own, or nodes other numbers of ranks, which no two communicators have alike.
     pub fn of(spec: &Spec, seats: &Seats, model: &CostModel, algorithm: Algorithm) -> Option<Case> {
         let Counts::Even(elements) = spec.counts else { return None };

@@ -30,10 +30,15 @@ fn keys() -> impl Iterator<Item = Key> {
 /// With each rank waiting for one message at a time, in its order, all come to the end.
 #[test]
 fn ranks_that_run_straight_wait_for_each_other_and_come_to_the_end() {
-    let mut straight = HashMap::new();
+    let (mut straight, mut overtake) = (HashMap::new(), Vec::new());
     for key in keys() {
         let ranks: Vec<_> = (0..key.spec.ranks.0).map(|me| course(&key, me)).collect();
         let all = ranks.iter().all(|(_, order)| order.is_some());
+        let most = ranks.iter().filter_map(|(plan, _)| Some(plan.straight.as_ref()?.overtakes)).max();
+        assert!(most <= Some(1), "{} {}: {most:?}", key.wish, key.spec);
+        if most == Some(1) && !overtake.contains(&key.wish) {
+            overtake.push(key.wish);
+        }
         straight.insert((key.wish, key.spec.collective, key.spec.ranks.0, key.spec.in_place), all);
         let what = format!("{} {}", key.wish, key.spec);
         // The others do what is next in the program, whatever that is, which no message waits longer for.
@@ -65,6 +70,8 @@ fn ranks_that_run_straight_wait_for_each_other_and_come_to_the_end() {
         assert!(is(Algorithm::BinomialTree, Collective::Broadcast { root: 0 }, ranks, true));
         assert!(is(Algorithm::Dissemination, Collective::Barrier, ranks, true));
     }
+    // Most send in the order of the program; a leaf of one tree, whose parent there is its child in the other, sends that one first.
+    assert_eq!(overtake, [Algorithm::DoubleTree]);
     // What goes down one tree is not to wait for what comes down the other.
     assert!(!is(Algorithm::DoubleTree, Collective::Broadcast { root: 0 }, 8, true));
 }
@@ -72,7 +79,6 @@ fn ranks_that_run_straight_wait_for_each_other_and_come_to_the_end() {
 fn run_all(ranks: &[(Compiled, Option<Vec<u32>>)], orders: &[Vec<u32>], what: &str) {
     let mut places = vec![0; ranks.len()];
     let mut under_way: HashMap<(u32, u32), VecDeque<u32>> = HashMap::new();
-    let mut sent: HashMap<(u32, u32), u32> = HashMap::new();
     loop {
         let before = places.clone();
         for (me, ((plan, _), order)) in (0..).zip(ranks.iter().zip(orders)) {
@@ -81,12 +87,7 @@ fn run_all(ranks: &[(Compiled, Option<Vec<u32>>)], orders: &[Vec<u32>], what: &s
                 let step = plan.steps[number as usize];
                 let peer = plan.peers.get(step.slot as usize).map(|peer| peer.rank);
                 match (step.what, peer) {
-                    (What::Send, Some(peer)) => {
-                        let sent = sent.entry((me, peer)).or_insert(0);
-                        assert_eq!(step.message, *sent, "{what}: {me} to {peer}");
-                        *sent += 1;
-                        under_way.entry((me, peer)).or_default().push_back(step.message);
-                    }
+                    (What::Send, Some(peer)) => under_way.entry((me, peer)).or_default().push_back(step.message),
                     (What::Recv | What::RecvReduce, Some(peer)) => {
                         let messages = under_way.entry((peer, me)).or_default();
                         let Some(at) = messages.iter().position(|message| *message == step.message) else { break };

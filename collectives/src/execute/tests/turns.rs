@@ -124,9 +124,10 @@ fn what_overtakes_is_held_back_for_each_peer() {
 
 #[test]
 fn what_is_empty_takes_up_no_room() {
-    for window in [1, 32] {
+    // Blocks that are copied, and such that are read.
+    for (window, block) in [(1, 100), (32, 100), (1, 100_000), (32, 100_000)] {
         for late in [true, false] {
-            gather(&nothing_often(100_000, late), window);
+            gather(&nothing_often(block, late), window);
         }
     }
 }
