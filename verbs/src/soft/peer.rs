@@ -272,10 +272,15 @@ impl PeerView {
         (self.claims.is_none() && self.taken != self.posted).then_some(self.taken)
     }
 
-    /// The same receive with its slot looked up, unless its place is used again already.
+    /// The same receive with its slot looked up, unless its place is used again already. A message that then has to wait finds it
+    /// so.
     #[cold]
-    pub(crate) fn described(&self, receive: Receive) -> Option<Receive> {
-        self.slot(receive.index).map(|slot| Receive { slot, ..receive })
+    pub(crate) fn described(&mut self, receive: Receive) -> Option<Receive> {
+        let found = Receive { slot: self.slot(receive.index)?, ..receive };
+        if self.claimed.is_some() {
+            self.claimed = Some(found);
+        }
+        Some(found)
     }
 
     /// Claims a receive of a datagram queue pair, without memory of earlier ones; none unless `usable` says so of it.

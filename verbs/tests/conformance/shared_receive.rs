@@ -7,6 +7,7 @@ use crate::harness::{Command, CqId, Env, Fill, Mem, QpId, QpSpec, Side, SrqId, W
 two_sided! {
     two_queue_pairs_take_from_one_queue,
     messages_of_every_length_arrive,
+    a_message_finds_its_receive_where_one_turns_out_to_be_short,
     write_with_immediate_takes_a_shared_receive,
     the_limit_event_comes_once,
     a_full_queue_hands_the_memory_back,
@@ -73,6 +74,24 @@ fn messages_of_every_length_arrive(env: &Env) {
         done.memory.assert_is(&Fill::Seed(1).bytes(size));
         near.done().assert_success(WcOpcode::SEND);
     }
+}
+
+/// It takes its receive before it knows that it can not travel with its completion, and has to wait then, as it is the first that goes
+/// into the memory of the other side. The receive is not where its number says, since others are used again.
+fn a_message_finds_its_receive_where_one_turns_out_to_be_short(env: &Env) {
+    let (mut near, mut far, srq) = shared(env, 4);
+    (0..3).for_each(|wr_id| far.srq_post(srq, Mem::blank(64), wr_id));
+    for _ in 0..3 {
+        near.post_on(QpId(0), Work::send(Mem::seeded(8, 1)).signaled());
+        far.done().assert_success(WcOpcode::RECV);
+        near.done().assert_success(WcOpcode::SEND);
+    }
+    far.srq_post(srq, Mem::blank(600), 3);
+    near.post_on(QpId(1), Work::send(Mem::seeded(300, 2)).signaled());
+    let done = far.done().assert_success(WcOpcode::RECV);
+    assert_eq!((done.wr_id, done.byte_len), (3, 300));
+    done.memory.assert_is(&Fill::Seed(2).bytes(300));
+    near.done().assert_success(WcOpcode::SEND);
 }
 
 fn write_with_immediate_takes_a_shared_receive(env: &Env) {
