@@ -22,6 +22,14 @@ enum Supply {
 }
 
 impl Supply {
+    /// What has come back for others is still to be told to them.
+    #[inline]
+    fn run_short(&mut self) {
+        if *self == Supply::Enough {
+            *self = Supply::Short;
+        }
+    }
+
     #[inline]
     fn relieve(&mut self) {
         if *self == Supply::Short {
@@ -108,7 +116,7 @@ impl Pool {
         self.buffer_bytes -= self.buffers.clear();
         let waits = self.buffer_bytes > 0;
         if waits {
-            self.buffer_supply = Supply::Short;
+            self.buffer_supply.run_short();
         }
         waits
     }
@@ -155,7 +163,7 @@ impl Pool {
         }
         match made {
             Some(_) => self.slab_bytes += size,
-            None => self.supply = Supply::Short,
+            None => self.supply.run_short(),
         }
         Ok(made.map(Buffer::into_slab))
     }
@@ -293,6 +301,27 @@ mod tests {
         pool.lose_slabs(bytes);
         assert!(pool.is_relieved());
         assert!(pool.slab(60_000).unwrap().is_some());
+    }
+
+    /// One that finds none after something came back, which would do for another.
+    #[test]
+    fn who_finds_none_takes_no_relief_from_others() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 64 << 10, HugePages::No);
+        let _kept = (pool.slab(30_000).unwrap().unwrap(), pool.slab(10_000).unwrap().unwrap());
+        let last = pool.slab(10_000).unwrap().unwrap();
+        assert!(pool.slab(10_000).unwrap().is_none());
+        pool.give_slab(last);
+        assert!(pool.slab(40_000).unwrap().is_none());
+        assert!(pool.is_relieved());
+        assert!(pool.slab(10_000).unwrap().is_some());
+        // The same of buffers.
+        let _kept = (pool.buffer(30_000).unwrap(), pool.buffer(10_000).unwrap());
+        let last = pool.buffer(10_000).unwrap();
+        assert!(pool.ensure(10_000).is_err() && pool.wait_for_buffer());
+        pool.give_buffer(last);
+        assert!(pool.ensure(40_000).is_err() && pool.wait_for_buffer());
+        assert!(pool.has_buffers());
     }
 
     #[test]

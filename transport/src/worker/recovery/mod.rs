@@ -179,8 +179,9 @@ impl Worker {
         self.fail(index, reason);
     }
 
-    /// Ends the one-sided work that the peer's device has surely seen to, that must not be done twice, or that nobody waits
-    /// for. Gives the rest, which is done again. `had`: the last request that the peer has surely seen to.
+    /// Ends the one-sided work that the peer's device has surely seen to, that must not be done twice, or that only brings what
+    /// nobody waits for. Gives the rest, which is done again: also what nobody waits for any more here, since messages behind it
+    /// tell the peer that it was done. `had`: the last request that the peer has surely seen to.
     pub(super) fn settle_works(&mut self, index: usize, had: Option<u32>) -> Vec<(InFlight, Local)> {
         let Some(endpoint) = self.endpoints.at(index) else { return Vec::new() };
         let (ep, lost) = (endpoint.id, std::mem::take(&mut endpoint.repeats.lost));
@@ -189,7 +190,7 @@ impl Worker {
             let op = OpId::new(work.number, Some(ep));
             let is_done = had.is_some_and(|had| is_before(work.order, had));
             let event = match &mut work.what {
-                OneSided::Put { own, .. } if is_done || !work.awaited => {
+                OneSided::Put { own, .. } if is_done => {
                     let memory = self.own_memory(own.take(), memory);
                     Event::Put { op, ep, memory }
                 }
