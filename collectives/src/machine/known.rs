@@ -59,11 +59,12 @@ pub(crate) struct Rail<'a> {
 impl Known {
     /// Takes what it costs between nodes from the ranks' devices, if nobody has said otherwise: where one is the software device,
     /// what that takes; else, where all rates are known, by the links of the node that has least. Ranks of a node on one device
-    /// share it.
+    /// share it. What came of the devices of other ranks, of whom these are some, is no more.
     pub(crate) fn with_rails<'a>(mut self, rails: impl IntoIterator<Item = Rail<'a>>) -> Self {
         if matches!(self.origin, Origin::Set | Origin::File { .. }) {
             return self;
         }
+        self = self.without_rails();
         let mut seen = HashSet::new();
         let mut nodes: HashMap<&str, u64> = HashMap::new();
         let (mut software, mut known) = (false, true);
@@ -86,6 +87,15 @@ impl Known {
         let rails = Some(if software { Rails::Software } else { Rails::Devices });
         self.origin = Origin::Links { rails, gpu_islands, rest };
         self
+    }
+
+    /// What is known without the ranks' devices: nobody measures what it costs between nodes.
+    fn without_rails(self) -> Self {
+        let (rails, gpu_islands, rest) = self.origin.parts();
+        let origin = if gpu_islands { Origin::Links { rails: None, gpu_islands, rest } } else { *rest };
+        let CostModel { between, packet, payload, .. } =
+            if rails.is_some() { CostModel::default() } else { self.model };
+        Self { model: CostModel { between, packet, payload, ..self.model }, origin, fastest: self.fastest }
     }
 
     /// Takes what passes between islands of GPUs from what topology says of each, in bytes per second, if nobody has said
@@ -197,5 +207,13 @@ mod tests {
         let twice = Known::default().with_rails(rails).with_rails(rails);
         assert_eq!(twice.origin.to_string(), "built in; between nodes, by the rates of the ranks' devices");
         assert_eq!(Known::default().with_rails([]).origin.to_string(), "built in");
+        // On one node, or with devices of which no rate is known, nothing is left of the others'.
+        let soft = |node| Rail { node, device: "soft0", is_software: true, rate_mbps: None };
+        let silent = |node| Rail { is_software: false, ..soft(node) };
+        let all = Known::default().with_gpu_islands([1]).with_rails([soft("a"), soft("a"), silent("b"), silent("c")]);
+        assert_eq!(all.model.packet, PACKET);
+        for some in [[soft("a"), soft("a")], [silent("b"), silent("c")]] {
+            assert_eq!(all.clone().with_rails(some), Known::default().with_gpu_islands([1]));
+        }
     }
 }
