@@ -12,6 +12,7 @@ mod engine;
 mod exec;
 mod faults;
 mod fuse;
+mod local;
 mod lower;
 mod memory;
 mod net;

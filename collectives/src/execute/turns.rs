@@ -31,9 +31,6 @@ impl Exec<'_> {
     /// The first message to a peer that has not gone; one that there is not, where all have.
     fn first_unsent(&mut self, slot: u16) -> u32 {
         let Exec { plan, run, .. } = self;
-        if run.turns.is_empty() {
-            run.turns.resize(plan.peers.len(), Turn::default());
-        }
         let first = &mut run.turns[slot as usize].first;
         let has_gone = |number: u32| matches!(run.states[number as usize], State::Given | State::Done);
         while plan.send(slot, *first).is_some_and(has_gone) {
