@@ -38,8 +38,7 @@ pub(super) struct Order {
     steps: Box<[u32]>,
     /// By step: those that have to be done before.
     after: Box<[u64]>,
-    /// How many messages before it to the same peer, at most, a message goes before: it may by [turns](super::turns) if there is
-    /// that much room, and one more.
+    /// How far a message goes before others to the same peer, at most; by [turns](super::turns) there has to be more room than that.
     pub(super) overtakes: u32,
 }
 
@@ -65,19 +64,21 @@ pub(super) fn straight_order(steps: &[Step], given: &[u32], program: &Program) -
     waits_for_no_other(steps, &order, program).then_some(Order { steps: order, after, overtakes })
 }
 
-/// How many messages before it to the same peer, at most, a message goes before: from the first of these on.
+/// How far a message goes before others to the same peer, at most: counted from the first of these, in messages.
 fn overtakes(steps: &[Step], given: &[u32], order: &[u32]) -> u32 {
+    let step = |number: u32| &steps[number as usize];
     let (mut gone, mut most) = (0_u64, 0);
-    for &number in order {
-        let step = &steps[number as usize];
+    for number in order {
+        let Step { what, sends: (start, end), .. } = *step(*number);
         // What a copy gives away goes with it.
-        let those = if step.gives() { &given[step.sends.0 as usize..step.sends.1 as usize] } else { &[number] };
-        for &send in those.iter().filter(|&&send| steps[send as usize].what == What::Send) {
-            let Step { slot, message, .. } = steps[send as usize];
-            let mut before = (0..send).map(|at| (at, &steps[at as usize]));
-            let first = before.find(|(at, step)| step.what == What::Send && step.slot == slot && gone >> at & 1 == 0);
-            let has_gone = gone >> send & 1 == 1;
-            most = most.max(first.filter(|_| !has_gone).map_or(0, |(_, first)| message - first.message));
+        let go = if what == What::Send { std::slice::from_ref(number) } else { &given[start as usize..end as usize] };
+        for &send in go {
+            let Step { slot, message, .. } = *step(send);
+            let is_open = |at: &u32| step(*at).what == What::Send && step(*at).slot == slot && gone >> at & 1 == 0;
+            // What was given away is counted where it went.
+            if gone >> send & 1 == 0 {
+                most = most.max((0..send).find(is_open).map_or(0, |first| message - step(first).message));
+            }
             gone |= 1 << send;
         }
     }

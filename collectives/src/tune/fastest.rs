@@ -216,6 +216,10 @@ mod tests {
         Case::of(spec, seats, &CostModel::default(), algorithm)
     }
 
+    fn nearest(fastest: &Fastest, spec: &Spec, seats: &Seats) -> Option<Case> {
+        fastest.nearest(spec, seats, &CostModel::default())
+    }
+
     fn seats(nodes: Nodes, cores: f64) -> Seats {
         Seats { nodes, cores, ..Seats::default() }
     }
@@ -228,7 +232,7 @@ mod tests {
             fastest.set(case_of(&spec(Collective::AllReduce, elements), &here, algorithm).unwrap());
         }
         let found = |collective, elements, seats: &Seats| {
-            fastest.nearest(&spec(collective, elements), seats, &CostModel::default()).map(|case| case.algorithm())
+            nearest(&fastest, &spec(collective, elements), seats).map(|case| case.algorithm())
         };
         let sizes = [511, 512, 2047, 2049, 8192, 8193].map(|elements| found(Collective::AllReduce, elements, &here));
         let (server, ring) = (Some(Algorithm::ParameterServer), Some(Algorithm::Ring));
@@ -264,17 +268,8 @@ mod tests {
         let mut fastest = Fastest::default();
         fastest.set(case_of(&spec(Collective::Broadcast { root: 3 }, 64), &here, Algorithm::Chain).unwrap());
         fastest.set(case_of(&spec(Collective::AllGather, 64), &here, Algorithm::Ring).unwrap());
-        assert_eq!(
-            fastest
-                .nearest(&spec(Collective::Broadcast { root: 5 }, 64), &here, &CostModel::default())
-                .unwrap()
-                .bytes(),
-            256
-        );
-        assert_eq!(
-            fastest.nearest(&spec(Collective::AllGather, 64), &here, &CostModel::default()).unwrap().bytes(),
-            8 * 256
-        );
+        let bytes = |collective| nearest(&fastest, &spec(collective, 64), &here).unwrap().bytes();
+        assert_eq!([bytes(Collective::Broadcast { root: 5 }), bytes(Collective::AllGather)], [256, 8 * 256]);
     }
 
     #[test]
