@@ -207,11 +207,11 @@ impl Link {
         }
     }
 
-    /// Has the control thread hear of the link, and of the end of the peer's process, under `token`.
+    /// Has the control thread hear of the link, and of the end of the peer's process, under `token`: of both, or of neither.
     pub(super) fn watch(&self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
         let Some(remote) = self.remote_end() else { return Ok(()) };
         remote.process.watch(registry, token)?;
-        remote.outbox.watch(registry, token)
+        remote.outbox.watch(registry, token).inspect_err(|_| remote.process.unwatch(registry))
     }
 
     /// The control thread hears of it no more.

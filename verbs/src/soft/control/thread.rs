@@ -63,6 +63,8 @@ struct Loop {
     listener: OwnedFd,
     greeting: HashMap<Token, (Socket, Instant)>,
     links: HashMap<Token, Arc<Link>>,
+    /// Those of which the system tells nothing: they are looked at now and then, and it is asked again.
+    unwatched: Vec<Token>,
     next: usize,
     /// A connection waits that could not be accepted; the listener tells of it only once.
     refused: bool,
@@ -155,6 +157,7 @@ impl Loop {
             listener,
             greeting: HashMap::new(),
             links: HashMap::new(),
+            unwatched: Vec::new(),
             next: FIRST_LINK,
             refused: false,
             retiring: Vec::new(),
@@ -182,7 +185,7 @@ impl Loop {
                 _ if !self.again.is_empty() => Some(Duration::ZERO),
                 true => Some(TICK),
                 false if !self.unsettled.is_empty() => Some(SETTLE_AGAIN),
-                false if self.refused => Some(ACCEPT_AGAIN),
+                false if self.refused || !self.unwatched.is_empty() => Some(TRY_AGAIN),
                 false => (!self.greeting.is_empty()).then_some(GREETING),
             };
             match self.poll.poll(&mut events, limit) {
@@ -198,6 +201,7 @@ impl Loop {
             if self.refused {
                 self.accept_all();
             }
+            self.watch_again(&*handler);
             self.drop_slow_greetings();
             self.unsettled.retain(|link| !link.is_dead() && handler.settle(link));
             if !self.unsettled.is_empty() {
@@ -319,12 +323,22 @@ impl Loop {
 
     fn add_link(&mut self, link: Arc<Link>) {
         let token = self.token();
-        match link.watch(&self.registry, token) {
-            Ok(()) => {
-                self.links.insert(token, link);
-                self.control.links.store(self.links.len(), Ordering::Release);
+        if let Err(error) = link.watch(&self.registry, token) {
+            tracing::error!(%error, "a link can not be watched; it is looked at ten times a second");
+            self.unwatched.push(token);
+        }
+        self.links.insert(token, link);
+        self.control.links.store(self.links.len(), Ordering::Release);
+    }
+
+    /// Asks again to be told of links of which it is told nothing, and hears what has come over them.
+    fn watch_again(&mut self, handler: &dyn Handler) {
+        for token in std::mem::take(&mut self.unwatched) {
+            let Some(link) = self.links.get(&token) else { continue };
+            if link.watch(&self.registry, token).is_err() {
+                self.unwatched.push(token);
             }
-            Err(error) => tracing::error!(%error, "a link can not be watched"),
+            self.handle(handler, token);
         }
     }
 
@@ -407,8 +421,8 @@ const TICK: Duration = Duration::from_millis(1);
 const SETTLE_AGAIN: Duration = Duration::from_millis(5);
 /// Time without stalls after which the thread sleeps.
 const CALM: Duration = Duration::from_millis(20);
-/// Pause between attempts to accept a connection, for instance while there are no descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Pause between attempts to accept a connection or to watch a link, for instance while there are no descriptors.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Time that a new connection has for its first message.
 const GREETING: Duration = Duration::from_secs(2);
 const MAX_GREETING: usize = 256;
@@ -514,6 +528,30 @@ mod tests {
         links[0].note_quiet(1);
         state.part(&*deaf);
         assert_eq!(Arc::strong_count(&memory[0]), 1);
+    }
+
+    #[test]
+    fn a_link_that_can_not_be_watched_is_heard_and_can_be_later() {
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let handler = Arc::new(Deaf::default());
+        let deaf: Arc<dyn Handler> = handler.clone();
+        let mut state = Loop::new(Arc::downgrade(&deaf), listen(NodeId(random::bytes())).unwrap()).unwrap();
+        let _door = listen(peer.id()).unwrap();
+        let (ours, theirs) = pair();
+        theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+        let link = Arc::new(greet(&home, ours).expect("it is a greeting").link);
+        // The system takes a descriptor once.
+        let socket = link.socket().unwrap().as_raw_fd();
+        state.registry.register(&mut SourceFd(&socket), Token(7), Interest::READABLE).unwrap();
+        state.add_link(link.clone());
+        assert!(state.unwatched.len() == 1 && state.control.has_links());
+        for turn in 1..=2 {
+            state.watch_again(&*deaf);
+            assert_eq!(lock(&handler.turns)[&link.number()], turn);
+        }
+        state.registry.deregister(&mut SourceFd(&socket)).unwrap();
+        state.watch_again(&*deaf);
+        assert!(state.unwatched.is_empty());
     }
 
     #[test]
