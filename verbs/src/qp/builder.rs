@@ -86,10 +86,10 @@ impl QpBuilder {
         self
     }
 
-    /// How long each attempt waits for an answer (default 500 ms). Hardware rounds to 4.096 us x 2^n.
+    /// How long each attempt waits for an answer (default 500 ms), at least 8.192 us. Hardware rounds up to 4.096 us x 2^n.
     #[must_use]
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
-        self.options.ack_timeout = timeout;
+        self.options.ack_timeout = timeout.max(LEAST_ACK_TIMEOUT);
         self
     }
 
@@ -298,5 +298,24 @@ impl ReadyToReceive {
     pub fn ready_to_send(self) -> Result<QueuePair, ConnectError> {
         self.qp.start_sending()?;
         Ok(QueuePair::new(self.qp))
+    }
+}
+
+/// The least time for an answer: what hardware has as its shortest after no limit at all.
+const LEAST_ACK_TIMEOUT: Duration = Duration::from_nanos(8192);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+
+    /// Zero would be no time at all, or all of it, as the device has it.
+    #[test]
+    fn an_answer_has_some_time() {
+        let context = Context::open("soft0").unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(1).unwrap());
+        let timeout = |asked| pd.rc(&cq).ack_timeout(asked).options.ack_timeout;
+        assert_eq!(timeout(Duration::ZERO), LEAST_ACK_TIMEOUT);
+        assert_eq!(timeout(Duration::from_millis(1)), Duration::from_millis(1));
     }
 }

@@ -52,7 +52,7 @@ impl SoftQp {
         let theirs = if address.max_rd_atomic == 0 { reads } else { address.max_rd_atomic };
         ReliableConfig {
             mtu,
-            ack_timeout: Some(options.ack_timeout.min(LONGEST_TIMEOUT)).filter(|timeout| !timeout.is_zero()),
+            ack_timeout: Some(options.ack_timeout.min(LONGEST_TIMEOUT)),
             retry_count: Some(options.retry_count),
             rnr_retry: Some(options.rnr_retry).filter(|&count| count < RNR_FOREVER),
             rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
