@@ -13,41 +13,57 @@ use super::sleeper::Sleeper;
 use crate::worker::{Armed, WorkerError};
 
 /// Drives the worker until it can not go on.
-pub(super) async fn drive(shared: Rc<RefCell<Shared>>, mut sleeper: impl Sleeper, spins: u32) -> DriveResult {
-    let mut idle = 0;
-    let driver = with(&shared, Shared::start);
-    // Also when this is dropped: nobody shall wait for what does not come.
-    let mut stop = Stop { shared: &shared, driver, is_over: false };
-    let ended = loop {
-        match with(&shared, Shared::advance) {
-            Ok(true) => idle = 0,
-            Ok(false) => idle += 1,
-            Err(error) => break error,
-        }
-        if idle < spins {
-            give_way().await;
-            continue;
-        }
-        match nap(&shared, driver, &mut sleeper).await {
-            Ok(()) => idle = 0,
-            Err(error) => break error,
-        }
-    };
-    stop.is_over = true;
-    Err(ended)
+pub(super) fn drive<S: Sleeper>(
+    shared: Rc<RefCell<Shared>>,
+    mut sleeper: S,
+    spins: u32,
+) -> impl Future<Output = DriveResult> + use<S> {
+    // From now on, so that those who wait are told also if this is dropped before it runs.
+    let driver = Driver::new(shared);
+    async move {
+        let mut idle = 0;
+        let ended = loop {
+            match with(&driver.shared, Shared::advance) {
+                Ok(true) => idle = 0,
+                Ok(false) => idle += 1,
+                Err(error) => break error,
+            }
+            if idle < spins {
+                give_way().await;
+                continue;
+            }
+            match nap(&driver, &mut sleeper).await {
+                Ok(()) => idle = 0,
+                Err(error) => break error,
+            }
+        };
+        driver.end(ended)
+    }
 }
 
-/// The end of a driver.
-struct Stop<'s> {
-    shared: &'s RefCell<Shared>,
-    driver: usize,
+/// One that drives, or is to. When it is dropped, nobody shall wait for what does not come.
+struct Driver {
+    shared: Rc<RefCell<Shared>>,
+    number: usize,
     /// The worker can not go on.
     is_over: bool,
 }
 
-impl Drop for Stop<'_> {
+impl Driver {
+    fn new(shared: Rc<RefCell<Shared>>) -> Self {
+        let number = with(&shared, Shared::start);
+        Driver { shared, number, is_over: false }
+    }
+
+    fn end(mut self, why: WorkerError) -> DriveResult {
+        self.is_over = true;
+        Err(why)
+    }
+}
+
+impl Drop for Driver {
     fn drop(&mut self) {
-        with(self.shared, |shared| shared.stop(self.driver, self.is_over));
+        with(&self.shared, |shared| shared.stop(self.number, self.is_over));
     }
 }
 
@@ -65,7 +81,7 @@ async fn give_way() {
 }
 
 /// Sleeps until the worker has something to do, or is given something.
-async fn nap(shared: &Rc<RefCell<Shared>>, driver: usize, sleeper: &mut impl Sleeper) -> DriveResult {
+async fn nap(Driver { shared, number, .. }: &Driver, sleeper: &mut impl Sleeper) -> DriveResult {
     let (armed, fd) = with(shared, |shared| -> Result<_, WorkerError> {
         let copy = |source| WorkerError::System { what: "copy a descriptor", source };
         Ok((shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?))
@@ -75,7 +91,7 @@ async fn nap(shared: &Rc<RefCell<Shared>>, driver: usize, sleeper: &mut impl Sle
     poll_fn(|context| {
         let waker = context.waker().clone();
         let poked = with(shared, |shared| {
-            shared.set_driver(driver, waker);
+            shared.set_driver(*number, waker);
             shared.poked
         });
         if poked {

@@ -297,6 +297,18 @@ fn who_waits_when_the_driver_goes_is_told() {
     assert!(matches!(failed.error, Refused::Stopped));
 }
 
+/// As a task of a runtime that ends first.
+#[test]
+fn who_waits_when_the_driver_goes_that_never_ran_is_told() {
+    let a = worker();
+    let drive = a.drive(Thread::new().unwrap());
+    let mut accepting = Box::pin(a.accept());
+    begin(accepting.as_mut(), Waker::noop());
+    drop(drive);
+    let polled = accepting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Ready(Err(Refused::Stopped))));
+}
+
 #[test]
 fn a_driver_that_takes_over_goes_on_when_the_one_before_goes() {
     let a = worker();
