@@ -6,6 +6,7 @@ use qpair_verbs::{LinkLayer, Mtu, QpAddress, QpType};
 use serde::{Deserialize, Serialize};
 
 use super::error::HandshakeError;
+use crate::engine::MAX_WINDOW;
 
 /// One side of a connection to be. Fields that this release does not know are ignored, so that a later one may add some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +146,7 @@ impl Hello {
     }
 
     fn checked(self) -> Result<Hello, HandshakeError> {
-        if self.credits == 0 || self.credits > CREDITS_LIMIT {
+        if self.credits == 0 || self.credits > MAX_WINDOW {
             return Err(HandshakeError::Value { what: "a window", value: self.credits.into() });
         }
         if self.datagram.is_some() != (self.address.qp_type == QpType::Ud) {
@@ -233,7 +234,6 @@ fn unlimited() -> u64 {
     u64::MAX
 }
 
-const CREDITS_LIMIT: u32 = 1 << 16;
 /// Rails of a connection at most: their addresses fit into a hello.
 pub(crate) const RAILS_LIMIT: usize = 8;
 
@@ -305,7 +305,7 @@ pub(crate) mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        for credits in [0, CREDITS_LIMIT + 1] {
+        for credits in [0, MAX_WINDOW + 1] {
             let body = serde_json::to_vec(&Hello { credits, ..hello() }).unwrap();
             assert_eq!(Hello::decode(&body), Err(HandshakeError::Value { what: "a window", value: credits.into() }));
         }

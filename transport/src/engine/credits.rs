@@ -152,8 +152,9 @@ impl Grants {
     }
 }
 
-/// Greatest window of a connection, in slots.
-pub(crate) const MAX_WINDOW: u32 = 1 << 20;
+/// Greatest window of a connection, in slots. What waits for the peer to say that it has it, where a connection can
+/// [go on](crate::Config::recovery), is kept: no more than so many messages.
+pub(crate) const MAX_WINDOW: u32 = 4096;
 
 #[cfg(test)]
 mod tests {

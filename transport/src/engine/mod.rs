@@ -37,6 +37,7 @@ pub use threshold::Origin;
 pub use violation::Violation;
 
 pub(crate) use calls::{Call, Calls};
+pub(crate) use credits::MAX_WINDOW;
 pub(crate) use exposed::Exposed;
 pub(crate) use flow::{Due, FLOW_BYTES, Flow, FlowHeader, FlowSettings, NotSent};
 pub(crate) use inbox::{

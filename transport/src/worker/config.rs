@@ -12,7 +12,7 @@ use super::near::Near;
 use super::rails::Rail;
 use super::work_id::ENDPOINT_BITS;
 use crate::cm::{ClusterKey, ClusterKeyError, RAILS_LIMIT};
-use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
+use crate::engine::{HEADER_BYTES, MAX_WINDOW, RESERVED_SLOTS};
 
 /// Settings of a worker. The defaults suit a few dozen peers.
 ///
@@ -178,7 +178,7 @@ impl Config {
         self
     }
 
-    /// Messages that each peer may have under way to this worker (default 64). Each takes a slab of the eager limit.
+    /// Messages that each peer may have under way to this worker (default 64; up to 4096). Each takes a slab of the eager limit.
     #[must_use]
     pub fn window(mut self, messages: u32) -> Self {
         self.window = messages;
@@ -402,7 +402,7 @@ impl Config {
         };
         range("an eager limit", self.eager_limit as u64, LEAST_EAGER, 1 << 20)?;
         range("a number of rails", self.rails.len() as u64, 0, RAILS_LIMIT as u64)?;
-        range("a window", self.window.into(), 1, 4096)?;
+        range("a window", self.window.into(), 1, MAX_WINDOW.into())?;
         range("a number of endpoints", self.endpoints as u64, 1, MAX_ENDPOINTS)?;
         // Both kinds are numbered together.
         let rest = MAX_ENDPOINTS - self.endpoints as u64;
