@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
 use qpair_transport::{
-    CloseReason, Config, EndpointId, Event, Listener, OpError, Payload, Returned, SendCopyError, SendFailure, Tag,
-    Worker,
+    CloseReason, Config, EndpointId, Event, Listener, OpError, OpId, Payload, Returned, SendCopyError, SendFailure,
+    Tag, Worker,
 };
 use qpair_verbs::{MemoryError, WcStatus};
 use support::*;
 
 const LONG: usize = 300_000;
+/// Of a message in pieces that is copied for the peer to read: a block of the pool each.
+const COPIED: usize = 12_000;
 
 /// Two connected workers on a device in memory. `in_place`: from which length on `Bytes` are read where they lie.
 fn pair(in_place: usize) -> (Pair, Device) {
@@ -257,7 +259,7 @@ fn with_little_memory() -> (Worker, Worker, Listener, Device) {
 }
 
 /// Polls both until `b` has `each` messages of each connection, in order. A message's tag is its connection's number and its
-/// own; it has 1500 bytes.
+/// own; it has 1500 bytes, or as many as a long one.
 fn until_all_came(a: &mut Worker, b: &mut Worker, connections: u64, each: u64) {
     let mut came = vec![0; connections as usize];
     let begin = Instant::now();
@@ -270,7 +272,8 @@ fn until_all_came(a: &mut Worker, b: &mut Worker, connections: u64, each: u64) {
             Some(Event::Accepted { .. }) | None => {}
             Some(Event::Received { tag: Tag(tag), message, .. }) => {
                 let came = &mut came[(tag >> 32) as usize];
-                assert!(tag & 0xFFFF_FFFF == *came && message == pattern(1500, *came as usize));
+                assert!(tag & 0xFFFF_FFFF == *came && [1500, COPIED].contains(&message.len()));
+                assert!(message == pattern(message.len(), *came as usize));
                 *came += 1;
             }
             Some(other) => panic!("{}", brief(&other)),
@@ -279,11 +282,22 @@ fn until_all_came(a: &mut Worker, b: &mut Worker, connections: u64, each: u64) {
     assert_eq!(a.counters().lost, 0);
 }
 
-/// Sends that many messages of a connection.
-fn send_some(a: &mut Worker, ep: EndpointId, connection: u64, count: u64) {
-    for number in 0..count {
-        a.send(ep, Tag(connection << 32 | number), pattern(1500, number as usize)).unwrap();
+/// Two connections of `a`.
+fn two_connections(a: &mut Worker, b: &mut Worker, listener: &Listener) -> [EndpointId; 2] {
+    let eps = [(); 2].map(|()| a.connect(listener.local_addr()).unwrap());
+    let (begin, mut up) = (Instant::now(), 0);
+    while up < 4 {
+        assert!(begin.elapsed() < LIMIT);
+        up += u32::from(matches!(a.poll().unwrap(), Some(Event::Connected { .. })));
+        up += u32::from(matches!(b.poll().unwrap(), Some(Event::Accepted { .. })));
     }
+    eps
+}
+
+/// Sends that many messages of a connection.
+fn send_some(a: &mut Worker, ep: EndpointId, connection: u64, count: u64) -> HashSet<OpId> {
+    let send = |number| a.send(ep, Tag(connection << 32 | number), pattern(1500, number as usize)).unwrap();
+    (0..count).map(send).collect()
 }
 
 /// More of them become due at once than there is memory for.
@@ -324,5 +338,45 @@ fn connections_that_find_no_memory_have_their_turn_when_there_is_some() {
         fake.set("defer", 0).unwrap();
         fake.run().unwrap();
         until_all_came(&mut a, &mut b, others + 1, each);
+    });
+}
+
+/// They stand behind a message that goes out of such memory, and would never go, nor it, if they had all of it.
+#[test]
+fn copies_that_wait_leave_messages_their_memory() {
+    on_a_fake(|| {
+        let (mut a, mut b, listener, _) = with_little_memory();
+        let ep = a.connect(listener.local_addr()).unwrap();
+        send_some(&mut a, ep, 0, 1);
+        for number in 1..3 {
+            let mut first = Bytes::from(pattern(COPIED, number));
+            let rest = first.split_off(COPIED / 3);
+            a.send(ep, Tag(number as u64), vec![first, rest]).unwrap();
+        }
+        until_all_came(&mut a, &mut b, 1, 3);
+    });
+}
+
+/// What one sends on and on would take the memory each time that some comes back.
+#[test]
+fn who_waits_for_memory_is_not_passed_by_for_ever() {
+    on_a_fake(|| {
+        let (mut a, mut b, listener, _) = with_little_memory();
+        let [busy, other] = two_connections(&mut a, &mut b, &listener);
+        let mut ops = send_some(&mut a, busy, 0, 6);
+        send_some(&mut a, other, 1, 6);
+        let (begin, mut came, mut sent) = (Instant::now(), 0, 0);
+        while came < 6 {
+            assert!(begin.elapsed() < LIMIT && sent < 30, "{came} came while {sent} were sent");
+            if let Some(Event::Sent { op, .. }) = a.poll().unwrap()
+                && ops.remove(&op)
+            {
+                sent += 1;
+                ops.extend(send_some(&mut a, busy, 0, 1));
+            }
+            if let Some(Event::Received { tag: Tag(tag), .. }) = b.poll().unwrap() {
+                came += tag >> 32;
+            }
+        }
     });
 }

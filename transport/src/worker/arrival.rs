@@ -355,13 +355,16 @@ impl Worker {
         }
         self.settle(index);
         self.advance(index);
+        if job == Job::SendBuffer && self.pool.has_line() {
+            self.feed();
+        }
     }
 
     /// A message went out from a buffer of the pool, or will not.
     fn copy_done(&mut self, index: usize, memory: Local) {
         if let (Some(endpoint), Local::Buffer(buffer)) = (self.endpoints.at(index), memory) {
             endpoint.copied -= buffer.len();
-            self.pool.give_buffer(buffer);
+            self.pool.give_message(buffer);
         }
     }
 
@@ -375,6 +378,9 @@ impl Worker {
         }
         self.break_off(index, reason_of(wc));
         self.settle(index);
+        if job == Job::SendBuffer && self.pool.has_line() {
+            self.feed();
+        }
     }
 
     fn read_failed(&mut self, index: usize, memory: Local) {

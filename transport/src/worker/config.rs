@@ -214,8 +214,9 @@ impl Config {
         self
     }
 
-    /// Bytes of the worker's own memory for long messages without a posted receive, and for copies of long `Bytes`
-    /// (default 1 GiB, each); blocks of it are powers of two. Beyond it, such messages wait, and such sends fail. A
+    /// Bytes of the worker's own memory for long messages without a posted receive, for copies of long `Bytes`, and for messages
+    /// on their way that the device does not take with the request (default 1 GiB, each); blocks of it are powers of two. Beyond it,
+    /// such messages wait, and sends of such copies fail. A
     /// message that alone is longer waits for a receive, and [`Event::Offered`](crate::Event::Offered) tells of it.
     #[must_use]
     pub fn pool_limit(mut self, bytes: usize) -> Self {

@@ -320,7 +320,7 @@ impl Worker {
     /// Ends the operations of a connection that the device did not end.
     fn write_off(&mut self, endpoint: &mut Endpoint) {
         let ep = endpoint.id;
-        self.pool.lose_buffers(endpoint.copied);
+        self.pool.lose_messages(endpoint.copied);
         for InFlight { number, mut awaited, what, .. } in std::mem::take(&mut endpoint.reads) {
             let op = OpId::new(number, Some(ep));
             let (op, returned) = match what {
@@ -431,7 +431,7 @@ impl Worker {
             }
             Carried::Copy(region, payload) => match region.try_revoke() {
                 Ok(buffer) => {
-                    self.pool.give_buffer(buffer);
+                    self.pool.give_copy(buffer);
                     Ok(payload)
                 }
                 Err(failed) => Err(Carried::Copy(failed.region, payload)),

@@ -129,8 +129,6 @@ pub struct Worker {
     deadlines: Deadlines,
     timers: timers::Timers,
     withheld: VecDeque<Withheld>,
-    /// Connections whose next message waits for memory, those that wait longest first.
-    starved: VecDeque<u32>,
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<(EndpointId, QueuePair)>,
     sockets: Sockets,
@@ -263,7 +261,6 @@ impl Worker {
             deadlines: Deadlines::new(seeds),
             timers: timers::Timers::default(),
             withheld: VecDeque::new(),
-            starved: VecDeque::new(),
             parting: Vec::new(),
             sockets,
             held: Held::default(),

@@ -226,10 +226,12 @@ impl Worker {
     }
 
     /// True if something waits that no descriptor tells of: messages that the application may drop at any time,
-    /// connections that end, memory that peers may leave at any time, connections that could not be accepted.
+    /// connections that end, memory that peers may leave at any time, connections that could not be accepted; or something that the system may have memory
+    /// for again.
     fn chores(&self) -> bool {
         self.slabs.lent() > 0
             || self.pool.lent() > 0
+            || self.pool.has_line()
             || self.broken > 0
             || !self.withheld.is_empty()
             || self.registrations.has_chores()
@@ -326,9 +328,6 @@ impl Worker {
         }
         if self.pool.is_relieved() {
             self.resume();
-        }
-        if self.pool.has_buffers() {
-            self.feed();
         }
         if !self.withheld.is_empty() {
             self.look_at_withheld(1);
@@ -431,19 +430,18 @@ impl Worker {
         }
     }
 
-    /// There is memory again for messages that are to be copied, those first that wait longest. Where it is not enough for one,
-    /// those behind go on waiting.
+    /// There may be memory again for messages that wait for some: they go, one of each connection in turn.
     #[cold]
     pub(super) fn feed(&mut self) {
-        while let Some(index) = self.starved.pop_front() {
+        while let Some(index) = self.pool.next_in_line() {
             let index = index as usize;
             if let Some(endpoint) = self.endpoints.at(index) {
                 endpoint.is_starved = false;
             }
             self.advance(index);
-            if self.endpoints.at(index).is_some_and(|endpoint| endpoint.is_starved) {
-                // It is the last now, and stays the first.
-                return self.starved.rotate_right(1);
+            let waits = self.endpoints.at(index).is_some_and(|endpoint| endpoint.is_starved);
+            if self.pool.end_turn(waits) {
+                return;
             }
         }
     }

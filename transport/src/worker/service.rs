@@ -109,7 +109,7 @@ impl Worker {
         if self.pool.is_relieved() {
             self.resume();
         }
-        if self.pool.has_buffers() {
+        if self.pool.has_line() {
             self.feed();
         }
         Ok(())

@@ -77,14 +77,14 @@ impl<P> Link<P> {
         matches!(self.phase, Phase::Open | Phase::Flushing | Phase::Closing) && self.slots.available() > 0
     }
 
-    /// Length of the message that [`next_step`](Link::next_step) would give next for copying.
+    /// Length of the message that [`next_step`](Link::next_step) may give next for copying.
     pub(crate) fn next_copied(&self) -> Option<u64> {
-        let can = self.can_step() && self.credits.available() > 0 && self.words.is_empty() && self.parts.is_empty();
+        let can = self.can_step() && self.credits.available() > 0;
         self.queue.front().filter(|next| can && next.readable.is_none()).map(|next| next.len)
     }
 
-    /// What to post next, if anything can be.
-    pub(crate) fn next_step(&mut self) -> Option<Step<P>> {
+    /// What to post next, if anything can be. `may_copy`: also what is to be copied.
+    pub(crate) fn next_step(&mut self, may_copy: bool) -> Option<Step<P>> {
         if !self.can_step() {
             return None;
         }
@@ -96,10 +96,11 @@ impl<P> Link<P> {
             return Some(Step::Offer { frame, offer });
         }
         if self.credits.available() > 0 {
-            let offers = self.queue.front().is_some_and(|next| next.readable.is_some());
-            if !(offers && self.exposures.is_full(ROOM))
-                && let Some(next) = self.queue.pop_front()
-            {
+            let goes = match self.queue.front() {
+                Some(next) if next.readable.is_some() => !self.exposures.is_full(ROOM),
+                _ => may_copy,
+            };
+            if goes && let Some(next) = self.queue.pop_front() {
                 return Some(match next.readable {
                     None => {
                         let frame = self.frame(Kind::Eager, next.envelope, next.len, false);

@@ -9,7 +9,7 @@ pub(super) const Q: Peer = Peer(2);
 
 pub(super) type TestInbox = Inbox<(), char>;
 
-fn inbox(hold_long: bool) -> TestInbox {
+pub(super) fn inbox(hold_long: bool) -> TestInbox {
     Inbox::new(Policy { hold_short: false, hold_long, longest: 5000, orphans: 4, seeds: Seeds::SOME })
 }
 

@@ -402,7 +402,7 @@ impl Pair {
         let stands = self.sides[side].link.is_interrupted() && !self.repeat(side);
         for step in 0.. {
             assert!(step < 10_000, "the link does not come to rest");
-            let Some(step) = self.sides[side].link.next_step().filter(|_| !stands) else { break };
+            let Some(step) = self.sides[side].link.next_step(true).filter(|_| !stands) else { break };
             match step {
                 Step::Control(frame) => self.post(side, &frame, 0, None),
                 Step::Eager { frame, op, payload } => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use qpair_verbs::{RemoteSlice, Rkey};
 
+use super::matching::{inbox, startable};
 use super::pair::{A, B, Pair};
 use super::side::Way;
 use crate::engine::*;
@@ -39,10 +40,10 @@ fn opening_queues_and_flushes_when_open() {
     let mut link = opening(4);
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later));
     link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, readable: None, payload: 77 });
-    assert_eq!(link.next_step(), None);
+    assert_eq!(link.next_step(true), None);
     link.open(&PeerTerms { epoch: 2, credits: 1 }, Duration::ZERO).unwrap();
-    assert!(matches!(link.next_step(), Some(Step::Eager { op: 9, payload: 77, .. })));
-    assert_eq!(link.next_step(), None);
+    assert!(matches!(link.next_step(true), Some(Step::Eager { op: 9, payload: 77, .. })));
+    assert_eq!(link.next_step(true), None);
 }
 
 #[test]
@@ -52,8 +53,8 @@ fn opening_and_closed_flushes_then_closes() {
     link.close();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
     link.open(&PeerTerms { epoch: 2, credits: 1 }, Duration::ZERO).unwrap();
-    assert!(matches!(link.next_step(), Some(Step::Eager { op: 9, .. })));
-    let Some(Step::Control(frame)) = link.next_step() else { panic!("no CLOSE") };
+    assert!(matches!(link.next_step(true), Some(Step::Eager { op: 9, .. })));
+    let Some(Step::Control(frame)) = link.next_step(true) else { panic!("no CLOSE") };
     assert_eq!(frame.header.kind, Kind::Close);
     assert!(frame.work.signal);
 }
@@ -81,7 +82,7 @@ fn open_sends_nothing_past_what_is_queued() {
     link.enqueue(Pending { op: 1, envelope: Envelope::bare(1), len: 1, readable: None, payload: 1 });
     link.accept(&header(Kind::Credit, 0)).unwrap();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later), "would overtake");
-    assert!(link.next_step().is_some());
+    assert!(link.next_step(true).is_some());
     assert!(link.eager(Envelope::bare(1), 1).is_ok());
 }
 
@@ -143,7 +144,7 @@ fn open_gives_the_slots_of_offers_back_while_few_wait() {
         assert_eq!(link.eager(Envelope::bare(1), 1).unwrap().header.credits, credits - 1);
         link.read(id, 3);
         assert_eq!(link.eager(Envelope::bare(1), 1).unwrap().header.credits, credits);
-        while !matches!(link.next_step(), None | Some(Step::Control(_))) {}
+        while !matches!(link.next_step(true), None | Some(Step::Control(_))) {}
     }
 }
 
@@ -156,7 +157,7 @@ fn a_peer_that_takes_no_answers_can_not_offer_without_end() {
     for id in 0..most {
         link.offered(&header(Kind::ReadyToSend, 0), 0).unwrap();
         link.read(id, 3);
-        assert_eq!(link.next_step(), None);
+        assert_eq!(link.next_step(true), None);
     }
     assert_eq!(link.offered(&header(Kind::ReadyToSend, 0), 0), Err(Violation::TooManyOffers { limit: 1 << 16 }));
 }
@@ -197,17 +198,17 @@ fn parts_are_offered_once_they_are_wanted_and_one_goes_without_a_credit() {
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later));
     let mut ids = Vec::new();
     for envelope in [Envelope::part(offer.id), Envelope::part(offer.id).uncredited()] {
-        let Some(Step::Offer { frame, offer: part }) = link.next_step() else { panic!("a part is due") };
+        let Some(Step::Offer { frame, offer: part }) = link.next_step(true) else { panic!("a part is due") };
         assert_eq!((frame.header.envelope, frame.header.takes_credit()), (envelope, !envelope.is_uncredited()));
         ids.push(part.id);
     }
-    assert_eq!(link.next_step(), None, "no more than one");
+    assert_eq!(link.next_step(true), None, "no more than one");
     for (sequence, id) in [(1, ids[1]), (2, ids[0])] {
         let done = Header { length: 10, ..of(Kind::Finished, id, sequence) };
         link.accept(&done).unwrap();
         assert!(link.on_finished(&done).unwrap().envelope.is_own());
     }
-    let Some(Step::Offer { frame, .. }) = link.next_step() else { panic!("the last part is due") };
+    let Some(Step::Offer { frame, .. }) = link.next_step(true) else { panic!("the last part is due") };
     assert!(!frame.header.takes_credit());
     // What has no parts is not wanted.
     let mut link = established(2);
@@ -235,7 +236,7 @@ fn a_want_and_the_answer_to_a_part_go_without_a_credit() {
         link.offered(&offer, id).unwrap();
         link.want_parts(id);
     }
-    let says = |link: &mut TestLink| match link.next_step() {
+    let says = |link: &mut TestLink| match link.next_step(true) {
         Some(Step::Control(Frame { header, .. })) => {
             assert!(!header.takes_credit());
             Some((header.kind, header.envelope.tag))
@@ -279,10 +280,10 @@ fn a_send_is_taken_back_until_the_peer_has_it() {
     assert_eq!((link.cancel(2), link.cancel(3)), (Cancelled::Unknown, Cancelled::Unknown));
     assert_eq!((link.cancel(1), link.cancel(1)), (Cancelled::Asked, Cancelled::Asked));
     link.accept(&header(Kind::Credit, 0)).unwrap();
-    let Some(Step::Control(cancel)) = link.next_step() else { panic!("nothing to say") };
+    let Some(Step::Control(cancel)) = link.next_step(true) else { panic!("nothing to say") };
     assert_eq!((cancel.header.kind, cancel.header.envelope.tag), (Kind::Cancel, offer.id.into()));
-    assert!(matches!(link.next_step(), Some(Step::Eager { op: 4, .. })));
-    assert_eq!(link.next_step(), None, "asked once");
+    assert!(matches!(link.next_step(true), Some(Step::Eager { op: 4, .. })));
+    assert_eq!(link.next_step(true), None, "asked once");
     let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Withdrawn, 0) };
     link.accept(&done).unwrap();
     assert_eq!(link.on_finished(&done), Ok(Exposed::new(1, Envelope::bare(5), 10)));
@@ -301,7 +302,7 @@ fn a_flush_waits_for_what_is_queued_offered_and_posted() {
     link.accept(&done).unwrap();
     link.on_finished(&done).unwrap();
     assert_eq!(link.next_flushed(None), None, "one is queued");
-    let Some(Step::Eager { frame, .. }) = link.next_step() else { panic!("not sent") };
+    let Some(Step::Eager { frame, .. }) = link.next_step(true) else { panic!("not sent") };
     assert_eq!((link.next_flushed(Some(2)), link.next_flushed(None)), (None, None));
     assert!(frame.work.signal || link.flush_needs_probe());
     let probe = link.take_slot().unwrap();
@@ -319,11 +320,11 @@ fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
     let (_, offer) = link.offer(11, Envelope::bare(5), Readable::At(remote.into()), 42).unwrap();
     link.close();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
-    assert_eq!(link.next_step(), None);
+    assert_eq!(link.next_step(true), None);
     let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
     link.accept(&done).unwrap();
     link.on_finished(&done).unwrap();
-    let Some(Step::Control(close)) = link.next_step() else { panic!("no CLOSE") };
+    let Some(Step::Control(close)) = link.next_step(true) else { panic!("no CLOSE") };
     assert!(!link.is_finished());
     link.accept(&header(Kind::Close, 1)).unwrap();
     link.on_close();
@@ -339,20 +340,20 @@ fn closing_says_nothing_of_what_came_about_meanwhile() {
     let (_, offer) = link.offer(1, Envelope::bare(5), Readable::At(remote.into()), 10).unwrap();
     assert_eq!(link.cancel(1), Cancelled::Asked);
     link.close();
-    assert_eq!(link.next_step(), None, "no credit to ask with");
+    assert_eq!(link.next_step(true), None, "no credit to ask with");
     let done = Header { credits: 1, envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
     link.accept(&done).unwrap();
     link.on_finished(&done).unwrap();
-    assert!(matches!(link.next_step(), Some(Step::Control(frame)) if frame.header.kind == Kind::Close));
+    assert!(matches!(link.next_step(true), Some(Step::Control(frame)) if frame.header.kind == Kind::Close));
     link.accept(&Header { credits: 8, ..header(Kind::Credit, 1) }).unwrap();
-    assert_eq!(link.next_step(), None);
+    assert_eq!(link.next_step(true), None);
 }
 
 #[test]
 fn closing_still_receives_until_the_peer_closes() {
     let mut link = established(8);
     link.close();
-    let Some(Step::Control(close)) = link.next_step() else { panic!("no CLOSE") };
+    let Some(Step::Control(close)) = link.next_step(true) else { panic!("no CLOSE") };
     link.retire(close.work.number);
     link.accept(&header(Kind::Eager, 0)).unwrap();
     link.accept(&header(Kind::Close, 1)).unwrap();
@@ -371,8 +372,27 @@ fn abort_hands_everything_back() {
     let (sends, flushes) = link.abort();
     assert_eq!(sends.iter().map(|send| (send.op, send.payload)).collect::<Vec<_>>(), [(1, 10), (2, 20)]);
     assert_eq!(flushes, [3]);
-    assert_eq!(link.next_step(), None);
+    assert_eq!(link.next_step(true), None);
     assert!(link.credit().is_none());
+}
+
+/// While there is no memory for a copy.
+#[test]
+fn what_needs_no_copy_goes_before_what_waits_for_one() {
+    let mut link = established(4);
+    let message = |op, payload| Pending { op, envelope: Envelope::bare(1), len: 1, readable: None, payload };
+    link.enqueue(message(9, 77));
+    let key = startable(&mut inbox(false), 5, 100, 0);
+    link.want(key);
+    link.read(3, 1);
+    assert_eq!(link.next_copied(), Some(1));
+    assert!(matches!(link.next_step(false), Some(Step::Control(frame)) if frame.header.kind == Kind::Finished));
+    assert!(matches!(link.next_step(false), Some(Step::Pull(pulled)) if pulled == key));
+    assert_eq!(link.next_step(false), None);
+    link.close();
+    assert_eq!(link.next_step(false), None, "it goes before the close");
+    assert!(matches!(link.next_step(true), Some(Step::Eager { op: 9, .. })));
+    assert!(matches!(link.next_step(true), Some(Step::Control(frame)) if frame.header.kind == Kind::Close));
 }
 
 // The pair

@@ -2,6 +2,7 @@
 
 mod chain;
 mod lent;
+mod line;
 mod message;
 mod payload;
 mod pool;

@@ -1,16 +1,42 @@
-//! The worker's own memory for long messages: blocks in power-of-two classes, used again and again.
+//! The worker's own memory: blocks in power-of-two classes, used again and again.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use qpair_verbs::{Buffer, HugePages, MemoryError, ProtectionDomain, Slab};
 
-/// Free blocks by class; each block is at least as long as its class says.
+use super::line::Line;
+
+/// Memory for messages on their way out that the device does not take with the request, buffers for copies of long payloads, which
+/// peers read, and slabs for payloads without a posted receive: of each up to the limit.
+///
+/// They are apart, since the device gives back what messages go out of, whatever peers do, and others stay until a peer or the
+/// application is done: no message waits for those.
 #[derive(Debug)]
-struct Classes<T> {
-    free: [Vec<T>; CLASSES],
+pub(crate) struct Pool {
+    pd: ProtectionDomain,
+    limit: usize,
+    huge: HugePages,
+    messages: Stock<Buffer>,
+    /// Connections that wait for memory to send from.
+    line: Line,
+    copies: Stock<Buffer>,
+    slabs: Stock<Slab>,
+    supply: Supply,
+    /// Slabs of which the application has a part.
+    lent: VecDeque<Slab>,
 }
 
-/// Whether a payload waits for a slab, or a message for a buffer.
+/// Blocks of one use.
+#[derive(Debug)]
+struct Stock<T> {
+    /// By class; each is at least as long as its class says.
+    free: [Vec<T>; CLASSES],
+    /// Bytes of all blocks, in use or not.
+    bytes: usize,
+}
+
+/// Whether a payload waits for a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Supply {
     /// None does.
@@ -19,6 +45,259 @@ enum Supply {
     Short,
     /// One does, and something has come back since.
     Relieved,
+}
+
+impl Pool {
+    /// `huge`: for blocks that are no shorter than such a page.
+    pub(crate) fn new(pd: &ProtectionDomain, limit: usize, huge: HugePages) -> Self {
+        Pool {
+            pd: pd.clone(),
+            limit,
+            huge,
+            messages: Stock::new(),
+            line: Line::default(),
+            copies: Stock::new(),
+            slabs: Stock::new(),
+            supply: Supply::Enough,
+            lent: VecDeque::new(),
+        }
+    }
+
+    /// Whether there is memory for a message of `len` bytes to go out of. If not, or if others wait that came before, the connection
+    /// waits in line: [`next_in_line`](Pool::next_in_line) gives it its turn. `waits`: whether it stands there.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is none, and none is to come back.
+    pub(crate) fn has_message(&mut self, index: u32, waits: &mut bool, len: usize) -> Result<bool, MemoryError> {
+        if self.line.lets(index) {
+            match self.make_message(len) {
+                Ok(()) => {
+                    self.line.served(index);
+                    return Ok(true);
+                }
+                Err(error) if self.messages.is_idle() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        self.line.join(index, waits);
+        Ok(false)
+    }
+
+    /// The same for what does not wait; false if there is none now.
+    ///
+    /// # Errors
+    /// As for [`has_message`](Pool::has_message).
+    pub(crate) fn has_message_now(&mut self, len: usize) -> Result<bool, MemoryError> {
+        if !self.line.is_empty() {
+            return Ok(false);
+        }
+        match self.make_message(len) {
+            Err(error) if self.messages.is_idle() => Err(error),
+            made => Ok(made.is_ok()),
+        }
+    }
+
+    /// Sees to it that there is a block for a message of that length.
+    fn make_message(&mut self, len: usize) -> Result<(), MemoryError> {
+        let (class, size) = class_of(len);
+        if self.messages.has(class) {
+            return Ok(());
+        }
+        self.messages.make_room(size, self.limit).map_err(|left| MemoryError::Length { len, limit: left })?;
+        let block = match self.block(size) {
+            Ok(block) => block,
+            // The system has no more: what nobody uses may do.
+            Err(_) if self.free_unused() => self.block(size)?,
+            Err(error) => return Err(error),
+        };
+        self.messages.bytes += size;
+        self.messages.give(block);
+        Ok(())
+    }
+
+    /// Memory of at least `len` bytes for a message that goes out now. Beyond the limit only for those that have to go, and carry no
+    /// data.
+    pub(crate) fn message(&mut self, len: usize) -> Result<Buffer, MemoryError> {
+        let (class, size) = class_of(len);
+        if let Some(block) = self.messages.take(class) {
+            return Ok(block);
+        }
+        let block = self.block(size)?;
+        self.messages.bytes += size;
+        Ok(block)
+    }
+
+    pub(crate) fn give_message(&mut self, block: Buffer) {
+        self.messages.give(block);
+    }
+
+    /// Blocks of so many bytes do not come back.
+    pub(crate) fn lose_messages(&mut self, bytes: usize) {
+        self.messages.bytes -= bytes;
+    }
+
+    /// True if a connection waits for memory to send from.
+    #[inline]
+    pub(crate) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// The connection whose turn it is to take the memory of one message.
+    pub(crate) fn next_in_line(&mut self) -> Option<u32> {
+        self.line.next()
+    }
+
+    /// Its turn is over; whether it waits again. True if there was no memory for it: then there is none for others either.
+    pub(crate) fn end_turn(&mut self, waits: bool) -> bool {
+        self.line.end_turn(waits)
+    }
+
+    /// A buffer of at least `len` bytes for a copy.
+    pub(crate) fn copy(&mut self, len: usize) -> Result<Buffer, MemoryError> {
+        let (class, size) = class_of(len);
+        if let Some(buffer) = self.copies.take(class) {
+            return Ok(buffer);
+        }
+        self.copies.make_room(size, self.limit).map_err(|left| MemoryError::Length { len, limit: left })?;
+        let buffer = self.block(size)?;
+        self.copies.bytes += size;
+        Ok(buffer)
+    }
+
+    pub(crate) fn give_copy(&mut self, buffer: Buffer) {
+        self.copies.give(buffer);
+    }
+
+    /// Buffers of so many bytes do not come back.
+    pub(crate) fn lose_copies(&mut self, bytes: usize) {
+        self.copies.bytes -= bytes;
+    }
+
+    /// Frees what nobody uses; true if there was something.
+    fn free_unused(&mut self) -> bool {
+        let freed = [self.messages.clear(), self.copies.clear(), self.slabs.clear()];
+        freed.contains(&true)
+    }
+
+    fn block(&self, size: usize) -> Result<Buffer, MemoryError> {
+        self.pd.alloc_on(size, if size < HUGE_PAGE { HugePages::No } else { self.huge })
+    }
+
+    /// Longest payload that there is a slab for once all are free.
+    pub(crate) fn longest(&self) -> u64 {
+        self.limit as u64
+    }
+
+    /// A slab of at least `len` bytes, no more than [`longest`](Pool::longest). `None`: wait until
+    /// [`is_relieved`](Pool::is_relieved).
+    ///
+    /// # Errors
+    /// [`MemoryError`] if no waiting helps.
+    pub(crate) fn slab(&mut self, len: usize) -> Result<Option<Slab>, MemoryError> {
+        let (class, size) = class_of(len);
+        if let Some(slab) = self.slabs.take(class) {
+            return Ok(Some(slab));
+        }
+        let mut made = self.make_slab(size)?;
+        // Those of other lengths that nobody uses stand in its way, or in that of the system.
+        if made.is_none() && self.slabs.clear() {
+            made = self.make_slab(size)?;
+        }
+        match made {
+            Some(_) => self.slabs.bytes += size,
+            None => self.supply.run_short(),
+        }
+        Ok(made.map(Buffer::into_slab))
+    }
+
+    fn make_slab(&self, size: usize) -> Result<Option<Buffer>, MemoryError> {
+        // The first is always given: rounded up, it may be above the limit.
+        match self.slabs.bytes {
+            0 => self.block(size).map(Some),
+            used if used.saturating_add(size) > self.limit => Ok(None),
+            _ => Ok(self.block(size).ok()),
+        }
+    }
+
+    pub(crate) fn give_slab(&mut self, slab: Slab) {
+        self.slabs.give(slab);
+        self.supply.relieve();
+    }
+
+    /// Slabs of so many bytes do not come back.
+    pub(crate) fn lose_slabs(&mut self, bytes: usize) {
+        self.slabs.bytes -= bytes;
+        self.supply.relieve();
+    }
+
+    /// True, once, if there may be a slab now for what waits.
+    #[inline]
+    pub(crate) fn is_relieved(&mut self) -> bool {
+        self.supply.take_relief()
+    }
+
+    /// Keeps a slab of which the application has a part.
+    pub(crate) fn lend(&mut self, slab: Slab) {
+        self.lent.push_back(slab);
+    }
+
+    pub(crate) fn lent(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Looks at the slab lent first, and takes it back if it is free again.
+    #[inline]
+    pub(crate) fn reclaim(&mut self) {
+        match self.lent.pop_front() {
+            Some(slab) if slab.is_unique() => self.give_slab(slab),
+            Some(slab) => self.lent.push_back(slab),
+            None => {}
+        }
+    }
+}
+
+impl<T: Deref<Target = [u8]>> Stock<T> {
+    fn new() -> Self {
+        Stock { free: std::array::from_fn(|_| Vec::new()), bytes: 0 }
+    }
+
+    fn take(&mut self, class: usize) -> Option<T> {
+        self.free.get_mut(class)?.pop()
+    }
+
+    fn has(&self, class: usize) -> bool {
+        self.free.get(class).is_some_and(|free| !free.is_empty())
+    }
+
+    fn give(&mut self, block: T) {
+        let (class, _) = class_of(block.len());
+        if let Some(free) = self.free.get_mut(class) {
+            free.push(block);
+        }
+    }
+
+    /// Frees all that are not in use; true if there were some.
+    fn clear(&mut self) -> bool {
+        let freed: usize = self.free.iter_mut().flat_map(|free| free.drain(..)).map(|block| block.len()).sum();
+        self.bytes -= freed;
+        freed > 0
+    }
+
+    /// True if none is in use.
+    fn is_idle(&self) -> bool {
+        self.bytes == self.free.iter().flatten().map(|block| block.len()).sum::<usize>()
+    }
+
+    /// Sees to it that one of `size` bytes more is within the limit.
+    ///
+    /// # Errors
+    /// What is left below the limit, if it is not enough.
+    fn make_room(&mut self, size: usize, limit: usize) -> Result<(), usize> {
+        if self.bytes.saturating_add(size) > limit {
+            self.clear();
+        }
+        if self.bytes.saturating_add(size) > limit { Err(limit.saturating_sub(self.bytes)) } else { Ok(()) }
+    }
 }
 
 impl Supply {
@@ -44,204 +323,6 @@ impl Supply {
             *self = Supply::Enough;
         }
         relieved
-    }
-}
-
-/// Buffers for copies of payloads on their way out, and slabs for payloads without a posted receive.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    pd: ProtectionDomain,
-    limit: usize,
-    huge: HugePages,
-    buffers: Classes<Buffer>,
-    buffer_bytes: usize,
-    buffer_supply: Supply,
-    slabs: Classes<Slab>,
-    slab_bytes: usize,
-    supply: Supply,
-    /// Slabs of which the application has a part.
-    lent: VecDeque<Slab>,
-}
-
-impl Pool {
-    /// `huge`: for blocks that are no shorter than such a page.
-    pub(crate) fn new(pd: &ProtectionDomain, limit: usize, huge: HugePages) -> Self {
-        Pool {
-            pd: pd.clone(),
-            limit,
-            huge,
-            buffers: Classes::new(),
-            buffer_bytes: 0,
-            buffer_supply: Supply::Enough,
-            slabs: Classes::new(),
-            slab_bytes: 0,
-            supply: Supply::Enough,
-            lent: VecDeque::new(),
-        }
-    }
-
-    /// A buffer of at least `len` bytes.
-    pub(crate) fn buffer(&mut self, len: usize) -> Result<Buffer, MemoryError> {
-        let (class, size) = class_of(len);
-        if let Some(buffer) = self.buffers.take(class) {
-            return Ok(buffer);
-        }
-        if self.buffer_bytes.saturating_add(size) > self.limit {
-            self.buffer_bytes -= self.buffers.clear();
-        }
-        if self.buffer_bytes.saturating_add(size) > self.limit {
-            return Err(MemoryError::Length { len, limit: self.limit - self.buffer_bytes });
-        }
-        let buffer = self.block(size)?;
-        self.buffer_bytes += size;
-        Ok(buffer)
-    }
-
-    /// Sees to it that there is a buffer of at least `len` bytes.
-    #[inline]
-    pub(crate) fn ensure(&mut self, len: usize) -> Result<(), MemoryError> {
-        let (class, _) = class_of(len);
-        if self.buffers.has(class) { Ok(()) } else { self.buffer(len).map(|buffer| self.give_buffer(buffer)) }
-    }
-
-    pub(crate) fn give_buffer(&mut self, buffer: Buffer) {
-        let (class, _) = class_of(buffer.len());
-        self.buffers.give(class, buffer);
-        self.buffer_supply.relieve();
-    }
-
-    /// There is no buffer: when one has come back, [`has_buffers`](Pool::has_buffers) says so. False if none is out.
-    #[cold]
-    pub(crate) fn wait_for_buffer(&mut self) -> bool {
-        self.buffer_bytes -= self.buffers.clear();
-        let waits = self.buffer_bytes > 0;
-        if waits {
-            self.buffer_supply.run_short();
-        }
-        waits
-    }
-
-    /// True once after one has come back that was waited for.
-    #[inline]
-    pub(crate) fn has_buffers(&mut self) -> bool {
-        self.buffer_supply.take_relief()
-    }
-
-    /// Buffers of so many bytes do not come back.
-    pub(crate) fn lose_buffers(&mut self, bytes: usize) {
-        self.buffer_bytes -= bytes;
-        self.buffer_supply.relieve();
-    }
-
-    fn block(&self, size: usize) -> Result<Buffer, MemoryError> {
-        self.pd.alloc_on(size, if size < HUGE_PAGE { HugePages::No } else { self.huge })
-    }
-
-    /// Longest payload that there is a slab for once all are free.
-    pub(crate) fn longest(&self) -> u64 {
-        self.limit as u64
-    }
-
-    /// A slab of at least `len` bytes, no more than [`longest`](Pool::longest). `None`: wait until
-    /// [`is_relieved`](Pool::is_relieved).
-    ///
-    /// # Errors
-    /// [`MemoryError`] if no waiting helps.
-    pub(crate) fn slab(&mut self, len: usize) -> Result<Option<Slab>, MemoryError> {
-        let (class, size) = class_of(len);
-        if let Some(slab) = self.slabs.take(class) {
-            return Ok(Some(slab));
-        }
-        let mut made = self.make_slab(size)?;
-        if made.is_none() {
-            // Those of other lengths that nobody uses stand in its way, or in that of the system.
-            let freed = self.slabs.clear();
-            self.slab_bytes -= freed;
-            if freed > 0 {
-                made = self.make_slab(size)?;
-            }
-        }
-        match made {
-            Some(_) => self.slab_bytes += size,
-            None => self.supply.run_short(),
-        }
-        Ok(made.map(Buffer::into_slab))
-    }
-
-    fn make_slab(&self, size: usize) -> Result<Option<Buffer>, MemoryError> {
-        // The first is always given: rounded up, it may be above the limit.
-        match self.slab_bytes {
-            0 => self.block(size).map(Some),
-            used if used.saturating_add(size) > self.limit => Ok(None),
-            _ => Ok(self.block(size).ok()),
-        }
-    }
-
-    pub(crate) fn give_slab(&mut self, slab: Slab) {
-        let (class, _) = class_of(slab.len());
-        self.slabs.give(class, slab);
-        self.relieve();
-    }
-
-    /// Slabs of so many bytes do not come back.
-    pub(crate) fn lose_slabs(&mut self, bytes: usize) {
-        self.slab_bytes -= bytes;
-        self.relieve();
-    }
-
-    /// True, once, if there may be a slab now for what waits.
-    #[inline]
-    pub(crate) fn is_relieved(&mut self) -> bool {
-        self.supply.take_relief()
-    }
-
-    fn relieve(&mut self) {
-        self.supply.relieve();
-    }
-
-    /// Keeps a slab of which the application has a part.
-    pub(crate) fn lend(&mut self, slab: Slab) {
-        self.lent.push_back(slab);
-    }
-
-    pub(crate) fn lent(&self) -> usize {
-        self.lent.len()
-    }
-
-    /// Looks at the slab lent first, and takes it back if it is free again.
-    #[inline]
-    pub(crate) fn reclaim(&mut self) {
-        match self.lent.pop_front() {
-            Some(slab) if slab.is_unique() => self.give_slab(slab),
-            Some(slab) => self.lent.push_back(slab),
-            None => {}
-        }
-    }
-}
-
-impl<T: std::ops::Deref<Target = [u8]>> Classes<T> {
-    fn new() -> Self {
-        Classes { free: std::array::from_fn(|_| Vec::new()) }
-    }
-
-    fn take(&mut self, class: usize) -> Option<T> {
-        self.free.get_mut(class)?.pop()
-    }
-
-    fn has(&self, class: usize) -> bool {
-        self.free.get(class).is_some_and(|free| !free.is_empty())
-    }
-
-    fn give(&mut self, class: usize, block: T) {
-        if let Some(free) = self.free.get_mut(class) {
-            free.push(block);
-        }
-    }
-
-    /// Frees all; the number of bytes.
-    fn clear(&mut self) -> usize {
-        let blocks = self.free.iter_mut().flat_map(|free| free.drain(..));
-        blocks.map(|block| block.len()).sum()
     }
 }
 
@@ -275,8 +356,8 @@ mod tests {
     fn long_blocks_stand_on_huge_pages_where_they_must() {
         let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
         let mut pool = Pool::new(&pd, 1 << 30, HugePages::Require);
-        assert!(pool.buffer(HUGE_PAGE / 2).is_ok(), "too short for one");
-        match pool.buffer(HUGE_PAGE) {
+        assert!(pool.copy(HUGE_PAGE / 2).is_ok(), "too short for one");
+        match pool.copy(HUGE_PAGE) {
             Ok(buffer) => assert_eq!(buffer.len(), HUGE_PAGE),
             Err(error) => assert!(matches!(error, MemoryError::NoHugePages { .. }), "{error}"),
         }
@@ -315,13 +396,42 @@ mod tests {
         assert!(pool.slab(40_000).unwrap().is_none());
         assert!(pool.is_relieved());
         assert!(pool.slab(10_000).unwrap().is_some());
-        // The same of buffers.
-        let _kept = (pool.buffer(30_000).unwrap(), pool.buffer(10_000).unwrap());
-        let last = pool.buffer(10_000).unwrap();
-        assert!(pool.ensure(10_000).is_err() && pool.wait_for_buffer());
-        pool.give_buffer(last);
-        assert!(pool.ensure(40_000).is_err() && pool.wait_for_buffer());
-        assert!(pool.has_buffers());
+    }
+
+    /// Whatever waits for peers, messages go.
+    #[test]
+    fn copies_and_slabs_leave_messages_their_memory() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 64 << 10, HugePages::No);
+        let _copies: Vec<_> = std::iter::from_fn(|| pool.copy(16 << 10).ok()).collect();
+        let _slabs: Vec<_> = std::iter::from_fn(|| pool.slab(16 << 10).unwrap()).collect();
+        assert!(_copies.len() == 4 && _slabs.len() == 4);
+        let mut waits = false;
+        for _ in 0..4 {
+            assert!(pool.has_message(0, &mut waits, 100).unwrap() && pool.has_message_now(100).unwrap());
+            std::mem::forget(pool.message(100).unwrap());
+        }
+        assert!(!pool.has_message_now(100).unwrap() && !pool.has_line());
+        assert!(!pool.has_message(0, &mut waits, 100).unwrap() && waits && pool.has_line());
+        // Words go all the same.
+        assert!(pool.message(100).is_ok());
+    }
+
+    #[test]
+    fn a_message_for_which_no_memory_is_to_come_back_does_not_wait() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 64 << 10, HugePages::No);
+        let (mut waits, _copy) = (false, pool.copy(100).unwrap());
+        assert!(pool.has_message(0, &mut waits, 100_000).is_err() && pool.has_message_now(100_000).is_err() && !waits);
+        // More than any system has.
+        let mut pool = Pool::new(&pd, 1 << 62, HugePages::No);
+        assert!(pool.has_message(0, &mut waits, 1 << 60).is_err() && !waits);
+        assert!(pool.has_message(0, &mut waits, 100).unwrap());
+        let taken = pool.message(100).unwrap();
+        assert!(!pool.has_message(0, &mut waits, 1 << 60).unwrap() && waits, "one is in use");
+        pool.give_message(taken);
+        assert_eq!(pool.next_in_line(), Some(0));
+        assert!(pool.has_message(0, &mut false, 1 << 60).is_err());
     }
 
     #[test]

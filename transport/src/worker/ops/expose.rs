@@ -79,7 +79,7 @@ impl Worker {
     /// Copies a payload into a buffer of the pool, for the peer to read.
     fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, RemoteMemory), MemoryError> {
         let len = body.bytes();
-        let mut buffer = self.pool.buffer(len)?;
+        let mut buffer = self.pool.copy(len)?;
         let size = buffer.len();
         body.put(&mut buffer[..len]);
         match buffer.expose(Access::REMOTE_READ) {
@@ -90,8 +90,8 @@ impl Worker {
             }
             Err(failed) => {
                 match failed.buffer {
-                    Some(buffer) => self.pool.give_buffer(buffer),
-                    None => self.pool.lose_buffers(size),
+                    Some(buffer) => self.pool.give_copy(buffer),
+                    None => self.pool.lose_copies(size),
                 }
                 Err(failed.error)
             }

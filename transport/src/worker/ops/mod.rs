@@ -24,5 +24,5 @@ pub use stream::{StreamEnd, StreamId};
 
 pub(in crate::worker) use deadlines::Deadlines;
 pub(in crate::worker) use notice::CounterTable;
-pub(in crate::worker) use post::{Body, post};
+pub(in crate::worker) use post::{Body, has_memory, post};
 pub(in crate::worker) use stream::{Halves, StreamCounts, StreamKey};

@@ -1,7 +1,7 @@
 //! Posting a message: its header, and what follows it.
 
 use bytes::Bytes;
-use qpair_verbs::{Local, PostError, QpState};
+use qpair_verbs::{Local, MemoryError, PostError, QpState};
 
 use crate::engine::{Frame, HEADER_BYTES};
 use crate::worker::datagram::{Datagrams, line_of};
@@ -64,7 +64,26 @@ impl Body for Pieces<'_> {
 /// Of a message that is a header alone.
 pub(super) const NOTHING: &[u8] = &[];
 
-/// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline. The
+/// Whether a message with `len` bytes behind its header can be put together: once it has its place among others it has to go, or
+/// the connection ends. If not, the connection waits for memory.
+///
+/// # Errors
+/// [`MemoryError`] if none is to come back.
+#[inline(always)]
+pub(in crate::worker) fn has_memory(
+    endpoint: &mut Endpoint,
+    pool: &mut Pool,
+    max_inline: usize,
+    len: usize,
+) -> Result<bool, MemoryError> {
+    let whole = HEADER_BYTES + len;
+    if whole <= max_inline || endpoint.is_of_datagrams() {
+        return Ok(true);
+    }
+    pool.has_message(endpoint.id.index, &mut endpoint.is_starved, whole)
+}
+
+/// Puts a message together and posts it: inline, or from memory of the pool where the device takes no such inline. The
 /// frame comes by value, so that it need not be in memory.
 #[inline(always)]
 pub(in crate::worker) fn post(
@@ -104,14 +123,14 @@ fn post_buffer(
         return post_datagram(endpoint, datagrams, frame, body);
     }
     let len = HEADER_BYTES + body.bytes();
-    let mut buffer = pool.buffer(len)?;
+    let mut buffer = pool.message(len)?;
     if let Some((header, rest)) = buffer.split_first_chunk_mut::<HEADER_BYTES>() {
         frame.header.emit(header);
         body.put(&mut rest[..len - HEADER_BYTES]);
     }
     endpoint.link.keep(frame.header.kind, frame.work.number, frame.header.sequence, &buffer[..len]);
     let Some(qp) = &mut endpoint.qp else {
-        pool.give_buffer(buffer);
+        pool.give_message(buffer);
         return Err(not_connected());
     };
     let bytes = buffer.len();
@@ -123,7 +142,7 @@ fn post_buffer(
     };
     let (error, memory) = rejected.into_parts();
     if let Local::Buffer(buffer) = memory {
-        pool.give_buffer(buffer);
+        pool.give_message(buffer);
     }
     Err(error.into())
 }

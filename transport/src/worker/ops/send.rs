@@ -1,16 +1,15 @@
 //! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
 
 use bytes::Bytes;
-use qpair_verbs::MemoryError;
 
-use super::post::{NOTHING, Pieces, post};
+use super::post::{NOTHING, Pieces, has_memory, post};
 use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_LIMIT, Pending, Readable, Step};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, NoKey, OpError, ResourceError, SendCopyError, SendError, SendFailure};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
-use crate::worker::memory::{Payload, Pool};
+use crate::worker::memory::Payload;
 use crate::worker::seen::Note;
 
 impl Worker {
@@ -44,21 +43,26 @@ impl Worker {
         if endpoint.link.queued() >= self.config.queue_limit {
             return refused(SendFailure::QueueFull { limit: self.config.queue_limit }, payload);
         }
+        if len > endpoint.threshold.bytes() as u64 || matches!(payload, Payload::Exposed(_)) {
+            return self.send_long(number, ep, envelope, payload);
+        }
         let body = match &payload {
-            _ if len > endpoint.threshold.bytes() as u64 => return self.send_long(number, ep, envelope, payload),
             Payload::Bytes(bytes) => Pieces::One(bytes),
             Payload::Buffer(buffer) => Pieces::One(buffer),
             Payload::Gather(pieces) => Pieces::Many(pieces),
-            Payload::Exposed(_) => return self.send_long(number, ep, envelope, payload),
+            Payload::Exposed(_) => Pieces::One(NOTHING),
             Payload::Gpu(buffer) => match self.staging.copy_of(buffer) {
                 Ok(copy) => Pieces::One(copy),
                 Err(error) => return refused(SendFailure::Memory(error.into()), payload),
             },
         };
-        if let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize) {
-            return refused(SendFailure::Memory(error), payload);
-        }
-        match endpoint.link.eager(envelope, len) {
+        let frame = match has_memory(endpoint, &mut self.pool, self.max_inline, len as usize) {
+            Ok(true) => endpoint.link.eager(envelope, len),
+            Ok(false) if endpoint.link.takes_messages() => Err(Blocked::Later),
+            Ok(false) => Err(Blocked::Closed),
+            Err(error) => return refused(SendFailure::Memory(error), payload),
+        };
+        match frame {
             Ok(frame) => {
                 let posted =
                     post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &mut self.datagrams, frame, &body);
@@ -98,8 +102,13 @@ impl Worker {
         if data.len() > endpoint.threshold.limit() {
             return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.threshold.limit() });
         }
-        if ensure_room(&mut self.pool, self.max_inline, data.len()).is_err() {
-            return Err(SendCopyError::NoMemory { len: data.len() });
+        let whole = HEADER_BYTES + data.len();
+        if whole > self.max_inline && endpoint.qp.is_some() {
+            match self.pool.has_message_now(whole) {
+                Ok(true) => {}
+                Ok(false) => return Err(SendCopyError::WouldBlock),
+                Err(_) => return Err(SendCopyError::NoMemory { len: data.len() }),
+            }
         }
         let frame = match endpoint.link.eager(envelope, data.len() as u64) {
             Ok(frame) => frame,
@@ -293,11 +302,9 @@ impl Worker {
             if endpoint.link.is_interrupted() && !self.repeat(index) {
                 return;
             }
-            if !self.has_room_for_next(index) {
-                return;
-            }
+            let may_copy = self.has_memory_for_next(index);
             let Some(endpoint) = self.endpoints.at(index) else { return };
-            let Some(step) = endpoint.link.next_step() else { return };
+            let Some(step) = endpoint.link.next_step(may_copy) else { return };
             let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
             let datagrams = &mut self.datagrams;
             let posted = match step {
@@ -344,24 +351,18 @@ impl Worker {
         }
     }
 
-    /// Sees to it that there is memory for the message that is copied next, if one is. Without, it waits until some comes back;
-    /// one for which none is to come back fails.
-    fn has_room_for_next(&mut self, index: usize) -> bool {
+    /// Whether there is memory for the message that is copied next, if one is. Without, it waits until some comes back; one for which
+    /// none is to come back fails.
+    fn has_memory_for_next(&mut self, index: usize) -> bool {
         while let Some(endpoint) = self.endpoints.at(index)
-            && !endpoint.is_of_datagrams()
             && let Some(len) = endpoint.link.next_copied()
-            && let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize)
         {
-            if self.pool.wait_for_buffer() {
-                if !std::mem::replace(&mut endpoint.is_starved, true) {
-                    self.starved.push_back(index as u32);
-                }
-                return false;
-            }
-            let ep = endpoint.id;
-            let Some(Pending { op, envelope, payload, .. }) = endpoint.link.queue_mut().pop_front() else {
-                return true;
+            let error = match has_memory(endpoint, &mut self.pool, self.max_inline, len as usize) {
+                Ok(has_memory) => return has_memory,
+                Err(error) => error,
             };
+            let ep = endpoint.id;
+            let Some(Pending { op, envelope, payload, .. }) = endpoint.link.queue_mut().pop_front() else { break };
             let returned = self.taken(op, ep, payload);
             self.send_failed(op, ep, envelope, OpError::Memory(error.to_string().into()), returned);
             self.leave_gap(op, ep, envelope);
@@ -392,14 +393,6 @@ impl Worker {
             self.break_off(index, CloseReason::Resources(Box::new(error)));
         }
     }
-}
-
-/// Sees to it that a message of `len` bytes can be put together: once it has its place among others it has to go, or the
-/// connection ends.
-#[inline(always)]
-fn ensure_room(pool: &mut Pool, max_inline: usize, len: usize) -> Result<(), MemoryError> {
-    let whole = HEADER_BYTES + len;
-    if whole <= max_inline { Ok(()) } else { pool.ensure(whole) }
 }
 
 /// A payload that is to be copied when its turn comes.

@@ -57,7 +57,7 @@ impl Worker {
     fn leave_device(&mut self, index: usize, device: usize) {
         let Some(endpoint) = self.endpoints.at(index).filter(|endpoint| endpoint.device == device) else { return };
         // What was copied is retained, and goes out again; its buffers do not come back.
-        self.pool.lose_buffers(std::mem::take(&mut endpoint.copied));
+        self.pool.lose_messages(std::mem::take(&mut endpoint.copied));
         let reason = CloseReason::PeerLost(Lost::QueuePair);
         match endpoint.stage {
             Stage::Recovering(_) => self.try_elsewhere(index, reason),

@@ -9,7 +9,7 @@ use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RemoteMemory, Uncon
 use crate::worker::Worker;
 use crate::worker::endpoint::{InFlight, OneSided, Reach, Stage, Unposted};
 use crate::worker::error::ResourceError;
-use crate::worker::ops::post;
+use crate::worker::ops::{has_memory, post};
 use crate::worker::work_id::{Job, wr_id};
 
 /// What goes out again over another queue pair.
@@ -108,14 +108,22 @@ impl Worker {
             Repeat::Message(bytes) => {
                 // It went out with it.
                 let Ok(view) = HeaderView::new_checked(&bytes) else { return Ok(None) };
+                let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
+                if !has_memory(endpoint, pool, inline, bytes.len() - HEADER_BYTES).map_err(ResourceError::Memory)? {
+                    return Ok(Some(Repeat::Message(bytes)));
+                }
                 let Some(frame) = endpoint.link.repeat(&Header::parse(&view)) else {
                     return Ok(Some(Repeat::Message(bytes)));
                 };
-                let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
                 post(endpoint, scratch, pool, inline, &mut self.datagrams, frame, &bytes[HEADER_BYTES..])?;
             }
             Repeat::Write(remote, data) => {
                 let name = endpoint.name(&remote)?;
+                // A device may take less with a request than the one before.
+                let body = data.len().saturating_sub(HEADER_BYTES);
+                if !has_memory(endpoint, &mut self.pool, self.max_inline, body).map_err(ResourceError::Memory)? {
+                    return Ok(Some(Repeat::Write(remote, data)));
+                }
                 let (Some(qp), Some(work)) = (&mut endpoint.qp, endpoint.link.take_slot()) else {
                     return Ok(Some(Repeat::Write(remote, data)));
                 };
@@ -123,8 +131,7 @@ impl Worker {
                 if data.len() <= self.max_inline {
                     qp.write_inline(&data, name).id(id).signaled().post().map_err(|rejected| rejected.error)?;
                 } else {
-                    // This device takes less with a request than the one before.
-                    let mut buffer = self.pool.buffer(data.len())?;
+                    let mut buffer = self.pool.message(data.len())?;
                     buffer[..data.len()].copy_from_slice(&data);
                     let (len, bytes) = (data.len(), buffer.len());
                     let id = wr_id(Job::SendBuffer, endpoint.id, work.number);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use qpair_fake_ibverbs::control::Device;
 use qpair_verbs::calc::{Calc, ReduceOp};
 
+use super::rails::until;
 use super::storm::Storm;
 use super::*;
 use crate::cm::{HandshakeError, Renewal};
@@ -420,4 +422,31 @@ fn what_comes_late_over_a_queue_pair_that_was_given_up_is_left_alone() {
         assert!(worker.received(at, id, 40, slab).is_none());
     }
     assert_eq!((worker.broken, worker.endpoints.get_mut(ep).unwrap().link.sequences().1), (0, received));
+}
+
+/// Others have all of it when the connection goes on.
+#[test]
+fn what_goes_out_again_waits_for_memory() {
+    fake::on_a_fake(|| {
+        let device = Device::new(fake::FAKE).unwrap();
+        // For two messages that do not go inline.
+        let config = || config().device(fake::FAKE).pool_limit(2 << 14);
+        let (mut a, at_a, mut b, _) = two(config(), config());
+        device.set("defer", 1000).unwrap();
+        for number in 0..2 {
+            a.send(at_a, Tag(number), vec![number as u8; 400]).unwrap();
+        }
+        to_error(&mut a, at_a);
+        until(&mut [&mut a], |workers| workers[0].endpoints.get(at_a).unwrap().copied == 0);
+        let taken = [(); 2].map(|()| a.pool.message(400).unwrap());
+        device.set("defer", 0).unwrap();
+        until(&mut [&mut a, &mut b], |workers| workers[0].endpoints.get(at_a).unwrap().is_starved);
+        taken.into_iter().for_each(|block| a.pool.give_message(block));
+        let events = until(&mut [&mut a, &mut b], |workers| workers[1].counters().eager_received == 2);
+        let came = events.iter().filter_map(|event| match event {
+            Event::Received { tag, message, .. } => Some((tag.0, message[0])),
+            _ => None,
+        });
+        assert!(came.eq([(0, 0), (1, 1)]), "{events:?}");
+    });
 }
