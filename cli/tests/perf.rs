@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 
@@ -146,8 +146,16 @@ fn a_server_without_end_outlives_strangers_and_failures() {
     // This one knows how to greet, and has nothing to say.
     let mut silent = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
     silent.write_all(b"{\"protocol\":2,\"release\":\"\"}\n").expect("it is taken");
-    let refused = perf(&format!("read-lat 127.0.0.1 -p {port} -d soft0 -s 1024G"));
+    let refused = perf(&format!("read-lat 127.0.0.1 -p {port} -d soft0 -s 513M"));
     assert!(!refused.status.success());
+    assert!(stderr(&refused).contains("start it with the same --size"), "{}", stderr(&refused));
+    // Queues that no client has.
+    let mut greedy = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    let asks = "{\"prepare\":[{\"test\":\"tag-bw\",\"max_size\":9000,\"depth\":4294967295,\"signal_every\":1,\"gpu\":false},\"connecting\"]}";
+    greedy.write_all(format!("{{\"protocol\":2,\"release\":\"\"}}\n{asks}\n").as_bytes()).expect("it is taken");
+    let mut said = String::new();
+    greedy.read_to_string(&mut said).expect("it says why");
+    assert!(said.contains("refused") && said.contains("4294967295 requests at once"), "{said}");
     for _ in 0..2 {
         let rows = rows(&perf(&format!("read-lat 127.0.0.1 -p {port} -d soft0 -n 10 --json")));
         assert_eq!(rows.len(), 1);

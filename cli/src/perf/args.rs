@@ -66,7 +66,7 @@ pub struct PerfArgs {
     #[arg(short = 'D', long, value_name = "TIME")]
     pub duration: Option<Period>,
     /// Requests outstanding at once in bandwidth measurements
-    #[arg(short = 't', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short = 't', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     pub depth: u32,
     /// One request in so many is signaled in bandwidth measurements [default: 32, at most half of --depth; in perftest's
     /// way 100, above 8K all]
@@ -229,6 +229,8 @@ impl PerfArgs {
 }
 
 const DEFAULT_SIGNAL_EVERY: u32 = 32;
+/// Requests outstanding at once.
+pub const MAX_DEPTH: u32 = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -66,6 +66,16 @@ pub enum PerfError {
         /// What is wrong with it.
         why: String,
     },
+    /// A client asks a server for more memory than it gives.
+    #[error(
+        "a client asks for messages of {asked}, and the server gives memory for {limit} each; start it with the same --size"
+    )]
+    TooLong {
+        /// Longest message asked for.
+        asked: Size,
+        /// Longest that there is memory for.
+        limit: Size,
+    },
     /// The other side is of another version.
     #[error(
         "the other side is release {release}, with version {theirs} of this protocol; this side has {ours}: use the same release"

@@ -5,6 +5,7 @@ mod bandwidth;
 mod client;
 mod exchange;
 mod latency;
+mod limits;
 mod memcpy;
 mod onesided;
 mod pingpong;

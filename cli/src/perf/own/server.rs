@@ -6,6 +6,7 @@ use qpair::verbs::Context;
 
 use super::bandwidth;
 use super::exchange::{Contact, Exchange, INTRODUCTION, Reply, Request, Round};
+use super::limits::{Limits, check_round};
 use super::pingpong;
 use super::session::{Session, Unconnected};
 use super::tagged;
@@ -25,6 +26,9 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
     let Request::Prepare(parameters, theirs) = exchange.receive()? else {
         return refuse(&mut exchange, PerfError::Garbled { why: "a round before its preparation".to_owned() });
     };
+    if let Err(error) = Limits::new(args).check(&parameters) {
+        return refuse(&mut exchange, error);
+    }
     let context = match Context::open(device) {
         Ok(context) => context,
         Err(error) => return refuse(&mut exchange, error.into()),
@@ -35,9 +39,7 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
             Ok(mut server) => {
                 exchange.send(&Reply::Prepared(server.contact()))?;
                 server.accept()?;
-                rounds(&mut exchange, parameters.test, |exchange, round| {
-                    server.answer(exchange, parameters.test, round)
-                })
+                rounds(&mut exchange, &parameters, |exchange, round| server.answer(exchange, parameters.test, round))
             }
             Err(error) => refuse(&mut exchange, error),
         });
@@ -45,9 +47,7 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
     counting.during(&context, || match prepare(args, &context, &parameters, &theirs) {
         Ok((mut session, ours)) => {
             exchange.send(&Reply::Prepared(ours))?;
-            rounds(&mut exchange, parameters.test, |exchange, round| {
-                answer(&mut session, exchange, parameters.test, round)
-            })
+            rounds(&mut exchange, &parameters, |exchange, round| answer(&mut session, exchange, parameters.test, round))
         }
         Err(error) => refuse(&mut exchange, error),
     })
@@ -73,7 +73,7 @@ fn refuse(exchange: &mut Exchange, error: PerfError) -> Result<(), PerfError> {
 /// Does this side's part of each round, until the client has no more.
 fn rounds(
     exchange: &mut Exchange,
-    test: Test,
+    parameters: &Parameters,
     mut answer: impl FnMut(&Exchange, Round) -> Result<(), PerfError>,
 ) -> Result<(), PerfError> {
     exchange.allow(Some(exchange.patience()));
@@ -81,13 +81,16 @@ fn rounds(
         match exchange.receive()? {
             Request::Finish => return Ok(()),
             Request::Round(round) => {
+                if let Err(error) = check_round(round, parameters) {
+                    return refuse(exchange, error);
+                }
                 exchange.send(&Reply::Started)?;
                 match answer(exchange, round) {
                     Ok(()) => exchange.send(&Reply::Done)?,
                     Err(error) => return refuse(exchange, error),
                 }
                 // A client that needs no help in a round takes as long as it was told to.
-                exchange.allow(if test.is_one_sided() { None } else { Some(exchange.patience()) });
+                exchange.allow(if parameters.test.is_one_sided() { None } else { Some(exchange.patience()) });
             }
             Request::Prepare(..) => {
                 let why = "a second preparation".to_owned();

@@ -33,11 +33,11 @@ use super::error::PerfError;
 /// what else it would not give to a stranger.
 pub fn server_options(args: &PerfArgs, device: &str) -> Vec<String> {
     let mut line = args.perftest.for_server();
+    line.extend(args.size.iter().flat_map(|size| ["--size".to_owned(), size.0.to_string()]));
+    line.extend(args.all.then(|| "--all".to_owned()));
     if args.is_perftest(device) {
         line.extend(["--depth".to_owned(), args.depth.to_string()]);
         line.extend(args.iters.iter().flat_map(|count| ["--iters".to_owned(), count.to_string()]));
-        line.extend(args.size.iter().flat_map(|size| ["--size".to_owned(), size.0.to_string()]));
-        line.extend(args.all.then(|| "--all".to_owned()));
     }
     line
 }
