@@ -38,6 +38,33 @@ pub trait Operation {
     fn ways(&self) -> f64;
 }
 
+/// Which times are taken of so many operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sampling {
+    /// Operations that are timed in batches.
+    batched: u64,
+    /// How many in each.
+    batch: u64,
+    /// Of the rest, one in so many is timed alone.
+    every: u64,
+}
+
+impl Sampling {
+    /// For operations that take `each` seconds.
+    fn new(operations: u64, each: f64) -> Self {
+        let batch = ((BATCH_TIME / each) as u64).clamp(1, MAX_BATCH).min(operations);
+        if batch == 1 {
+            // Where an operation takes long against a clock read, each is timed, unless it were too many.
+            return Sampling { batched: 0, batch, every: operations.div_ceil(MAX_SAMPLES) };
+        }
+        // Else a part is timed one by one, and be it one.
+        let alone = (operations / 4).max(1);
+        let batched = operations - alone;
+        let batch = batch.max(batched.div_ceil(MAX_SAMPLES));
+        Sampling { batched, batch, every: SAMPLE_EVERY.max(alone.div_ceil(MAX_SAMPLES)) }
+    }
+}
+
 /// Measures `operation` with messages of `size` bytes.
 ///
 /// # Errors
@@ -53,16 +80,13 @@ pub fn measure(
         Effort::Operations(operations) => operations,
         Effort::Time(_) => fitting,
     };
-    let batch = ((BATCH_TIME / each) as u64).clamp(1, MAX_BATCH).min(operations);
-    // Where an operation takes long against a clock read, each is timed, and batches are of one.
-    // Else a part is timed one by one, and be it one.
-    let batched = if batch == 1 { 0 } else { operations - (operations / 4).max(1) };
+    let Sampling { batched, batch, every } = Sampling::new(operations, each);
     exchange.start(Round { size, count: WARM_UP + operations })?;
     for _ in 0..WARM_UP {
         operation.once(exchange)?;
     }
     let mut means = batches(exchange, operation, batched, batch)?;
-    let mut single = singles(exchange, operation, operations - batched, if batch == 1 { 1 } else { SAMPLE_EVERY })?;
+    let mut single = singles(exchange, operation, operations - batched, every)?;
     exchange.finish_round()?;
     let ways = operation.ways();
     let typical = if batched == 0 { single.median() } else { means.median() };
@@ -142,7 +166,7 @@ fn singles(exchange: &Exchange, operation: &mut impl Operation, count: u64, ever
 
 /// A batch takes about this many seconds, against which two clock reads (50 ns) do not count ...
 const BATCH_TIME: f64 = 50e-6;
-/// ... and has no more operations than this.
+/// ... and has no more operations than this, unless there were too many batches.
 const MAX_BATCH: u64 = 1000;
 /// One short operation in so many is timed alone.
 const SAMPLE_EVERY: u64 = 8;
@@ -150,5 +174,24 @@ const SAMPLE_EVERY: u64 = 8;
 const WARM_UP: u64 = 16;
 /// Seconds after which the time of one operation is known well enough.
 const CALIBRATION_TIME: f64 = 0.02;
-/// Bounds the memory for samples to some hundred MiB.
-const MAX_OPERATIONS: u64 = 1 << 26;
+/// Times of each kind that are kept: 128 MiB.
+const MAX_SAMPLES: u64 = 1 << 24;
+/// More than any time allows.
+const MAX_OPERATIONS: u64 = 1_000_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_times_are_kept_as_there_is_memory_for() {
+        for (operations, each) in [(1, 1e-7), (8, 1e-3), (1 << 26, 1e-7), (1 << 40, 1e-7), (1 << 40, 1e-4)] {
+            let Sampling { batched, batch, every } = Sampling::new(operations, each);
+            let alone = operations - batched;
+            assert!(alone > 0, "some are timed alone");
+            assert!(batched.div_ceil(batch) <= MAX_SAMPLES && alone.div_ceil(every) <= MAX_SAMPLES);
+        }
+        assert_eq!(Sampling::new(1 << 26, 1e-7), Sampling { batched: 3 << 24, batch: 500, every: SAMPLE_EVERY });
+        assert_eq!(Sampling::new(1000, 1e-3), Sampling { batched: 0, batch: 1, every: 1 });
+    }
+}
