@@ -66,16 +66,12 @@ impl Hosts {
     /// [`HostsError`].
     pub fn parse(list: &str) -> Result<Self, HostsError> {
         Self::collect(list.split(',').map(|text| {
-            // Addresses of IPv6 have colons, and stand in brackets if a number follows.
-            let (name, slots) = match text.trim().rsplit_once(':') {
-                Some((name, slots)) if !name.contains(':') || name.ends_with(']') => (name, Some(slots)),
-                _ => (text.trim(), None),
-            };
+            let (name, slots) = numbered(text.trim());
             (text, name, slots)
         }))
     }
 
-    /// A line for each host: `node1 slots=4`. What follows a `#` is a comment.
+    /// A line for each host: `node1 slots=4` or `node1:4`. What follows a `#` is a comment.
     ///
     /// # Errors
     /// [`HostsError`].
@@ -89,10 +85,11 @@ impl Hosts {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
         Self::collect(lines.filter(|line| !line.is_empty()).map(|line| {
             let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            let (name, number) = numbered(name);
             // Other words are options of other launchers, and none here.
             let slots = rest.split_whitespace().find_map(|word| word.strip_prefix("slots="));
-            let other = rest.split_whitespace().find(|word| !word.contains('='));
-            (line, name, other.map(|_| "").or(slots))
+            let is_odd = number.is_some() && slots.is_some() || rest.split_whitespace().any(|word| !word.contains('='));
+            (line, name, if is_odd { Some("") } else { slots.or(number) })
         }))
     }
 
@@ -173,6 +170,14 @@ const MOST_ON_HOST: u32 = 4096;
 /// Ranks of all hosts together: more than any job has, and few enough that a list of all of them takes little memory.
 const MOST: u32 = 1 << 20;
 
+/// A host, and the number of ranks behind a colon, if there is one. Addresses of IPv6 have colons, and stand in brackets then.
+fn numbered(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once(':') {
+        Some((name, number)) if !name.contains(':') || name.ends_with(']') => (name, Some(number)),
+        _ => (text, None),
+    }
+}
+
 /// A host as ssh takes it: without the brackets of an address of IPv6, behind a user's name or not.
 fn unbracketed(name: &str) -> Cow<'_, str> {
     let (user, host) = name.rsplit_once('@').map_or((None, name), |(user, host)| (Some(user), host));
@@ -197,8 +202,10 @@ mod tests {
         assert_eq!(parse("a:4, user@b ,a:2"), named(&[("a", 6), ("user@b", 1)]));
         assert_eq!(parse("fd00::2,[fd00::3]:4"), named(&[("fd00::2", 1), ("fd00::3", 4)]));
         assert_eq!(parse("b@[fd00::3]:4,b@fd00::3"), named(&[("b@fd00::3", 5)]));
-        let file = "# two\nnode1 slots=4 # the first\n\n  node2\tslots=2 max_slots=3\nnode3\n";
-        assert_eq!(Hosts::parse_file(file).expect("hosts"), named(&[("node1", 4), ("node2", 2), ("node3", 1)]));
+        let file =
+            "# two\nnode1 slots=4 # the first\n\n  node2\tslots=2 max_slots=3\nnode3\nnode4:2\nfd00::2\n[fd00::3]:4\n";
+        let hosts = [("node1", 4), ("node2", 2), ("node3", 1), ("node4", 2), ("fd00::2", 1), ("fd00::3", 4)];
+        assert_eq!(Hosts::parse_file(file).expect("hosts"), named(&hosts));
     }
 
     #[test]
@@ -207,7 +214,7 @@ mod tests {
             assert!(matches!(Hosts::parse(list), Err(HostsError::Form { .. })), "{list}");
         }
         assert!(matches!(Hosts::parse_file("# none\n"), Err(HostsError::None)));
-        for file in ["a slots=x", "a 4"] {
+        for file in ["a slots=x", "a 4", "a:4 slots=4", "a:x"] {
             let words = Hosts::parse_file(file).expect_err("no host").to_string();
             assert!(words.contains(file) && words.contains("slots="), "{words}");
         }
