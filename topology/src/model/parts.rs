@@ -112,6 +112,26 @@ pub enum GpuVendor {
     Other,
 }
 
+impl GpuVendor {
+    /// The maker of a PCI function by its vendor's number and its class (base class and subclass, 16 bits), if it is a GPU that
+    /// computes: display and 3D controllers, and for AMD display controllers of no kind and processing accelerators, which its
+    /// Instinct cards are. Others' display controllers draw consoles.
+    ///
+    /// ```
+    /// use qpair_topology::GpuVendor;
+    ///
+    /// assert_eq!(GpuVendor::of(0x10de, 0x0302), Some(GpuVendor::Nvidia));
+    /// assert_eq!(GpuVendor::of(0x1a03, 0x0300), None, "of a board's controller");
+    /// ```
+    pub fn of(vendor: u32, class: u16) -> Option<Self> {
+        match (vendor, class) {
+            (0x10de, 0x0300 | 0x0302) => Some(Self::Nvidia),
+            (0x1002, 0x0300 | 0x0302 | 0x0380 | 0x1200) => Some(Self::Amd),
+            _ => None,
+        }
+    }
+}
+
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Gpu {

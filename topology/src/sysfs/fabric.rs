@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gpus::{Found, vendor};
+use super::gpus::Found;
 use super::pci::{Devices, NVSWITCH};
 use super::tree::Tree;
 use super::xgmi;
@@ -76,7 +76,7 @@ fn end(address: PciAddress, gpus: &[Found], devices: &Devices<'_>) -> Result<Opt
             Some(numa) => Ok(Some(GpuPeer::Cpu(numa))),
             None => Err("a processor of which the NUMA node is not known"),
         },
-        Some(device) if vendor(device.vendor, device.class).is_some() => Ok(None),
+        Some(device) if GpuVendor::of(device.vendor, device.class).is_some() => Ok(None),
         Some(device) if device.class != NVSWITCH => Err("which is neither a GPU nor an NVSwitch"),
         // Virtual machines do not show switches.
         _ => Ok(Some(GpuPeer::NvSwitch)),

@@ -26,7 +26,7 @@ pub(super) fn read(
     machine: &mut MachineBuilder,
 ) -> Vec<Found> {
     let seen = devices.all().iter();
-    let seen = seen.filter_map(|(&at, device)| Some((at, vendor(device.vendor, device.class)?, device.clone())));
+    let seen = seen.filter_map(|(&at, device)| Some((at, GpuVendor::of(device.vendor, device.class)?, device.clone())));
     let seen: Vec<(PciAddress, GpuVendor, Device)> = seen.collect();
     let asked = seen.iter().any(|(_, vendor, _)| *vendor == GpuVendor::Nvidia);
     let listed = asked.then(|| ask(probe.tree, driver)).flatten();
@@ -110,17 +110,6 @@ fn refusal(
             }
         }
         GpuVendor::Intel | GpuVendor::Other => None,
-    }
-}
-
-/// The maker of a GPU; `None` of what is none. Display and 3D controllers, and for AMD display
-/// controllers of no kind and processing accelerators, which its Instinct cards are. Others' display
-/// controllers draw consoles.
-pub(crate) fn vendor(vendor: u32, class: u16) -> Option<GpuVendor> {
-    match (vendor, class) {
-        (0x10de, 0x0300 | 0x0302) => Some(GpuVendor::Nvidia),
-        (0x1002, 0x0300 | 0x0302 | 0x0380 | 0x1200) => Some(GpuVendor::Amd),
-        _ => None,
     }
 }
 

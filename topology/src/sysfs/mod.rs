@@ -19,7 +19,6 @@ mod tree;
 mod xgmi;
 
 pub(crate) use fabric::is_superchip;
-pub(crate) use gpus::vendor;
 pub(crate) use manifest::looks_like;
 
 pub use driver::{DriverGpu, DriverLink, GpuDriver, NoGpuDriver};

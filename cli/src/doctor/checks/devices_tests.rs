@@ -43,7 +43,12 @@ fn a_kernel_without_soft_roce_is_told() {
 #[test]
 fn hardware_that_is_not_in_use_is_told() {
     let mut system = bare();
-    let nic = PciFunction { address: "0000:c1:00.0".to_owned(), class: 0x020000, driver: Some("mlx5_core".to_owned()) };
+    let nic = PciFunction {
+        address: "0000:c1:00.0".to_owned(),
+        class: 0x020000,
+        gpu: None,
+        driver: Some("mlx5_core".to_owned()),
+    };
     system.pci = vec![nic];
     let findings = check(&system);
     assert!(fixes(only(&findings, "rdma-device")).contains("modprobe mlx5_ib"));
@@ -51,7 +56,7 @@ fn hardware_that_is_not_in_use_is_told() {
     system.kernel.loaded.insert("mlx5_ib".to_owned());
     let text = fixes(only(&check(&system), "rdma-device"));
     assert!(text.contains("rdma system show") && !text.contains("modprobe mlx5_ib"), "{text}");
-    system.pci = vec![PciFunction { address: "0000:c1:00.0".to_owned(), class: 0x020700, driver: None }];
+    system.pci = vec![PciFunction { address: "0000:c1:00.0".to_owned(), class: 0x020700, gpu: None, driver: None }];
     let findings = check(&system);
     let finding = only(&findings, "rdma-device");
     assert_eq!(finding.severity, Severity::Problem);

@@ -1,5 +1,6 @@
 //! GPUs: whether this program can use them, and how NICs reach their memory.
 
+use qpair::topology::GpuVendor;
 use qpair::verbs::GpuError;
 
 use super::super::finding::{Finding, Section};
@@ -21,7 +22,10 @@ pub fn check(system: &System) -> Vec<Finding> {
 fn no_driver(system: &System, error: &GpuError) -> Option<Finding> {
     let of = Section::Gpus;
     let nvidia = |driver: &String| driver.starts_with("nvidia");
-    let are_there = system.pci.iter().any(|function| function.is_gpu() && function.driver.as_ref().is_some_and(nvidia));
+    let are_there = system
+        .pci
+        .iter()
+        .any(|function| function.gpu == Some(GpuVendor::Nvidia) && function.driver.as_ref().is_some_and(nvidia));
     match error {
         GpuError::NotBuilt => are_there.then(|| {
             Finding::note(of, "gpu-build", "there are GPUs, and this program was built without their memory")
@@ -79,7 +83,12 @@ mod tests {
 
     fn with_a_gpu(mut system: System) -> System {
         let driver = Some("nvidia".to_owned());
-        system.pci.push(PciFunction { address: "0000:3b:00.0".to_owned(), class: 0x03_02_00, driver });
+        system.pci.push(PciFunction {
+            address: "0000:3b:00.0".to_owned(),
+            class: 0x03_02_00,
+            gpu: Some(GpuVendor::Nvidia),
+            driver,
+        });
         system
     }
 

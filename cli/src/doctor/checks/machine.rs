@@ -1,12 +1,15 @@
 //! Settings of the machine that transfers feel: who may reach into whose memory, CPUs, NUMA, PCI.
 
+use qpair::topology::Hint;
+
 use super::super::finding::{Finding, Section};
 use super::super::system::{CAP_SYS_PTRACE, System};
 
 /// What slows transfers down, or forbids ways of making them.
 pub fn check(system: &System) -> Vec<Finding> {
-    let found = [container(system), ptrace(system), governor(system), numa_balancing(system), access_control(system)];
-    found.into_iter().flatten().collect()
+    let found = [container(system), ptrace(system), governor(system), numa_balancing(system)];
+    let found = found.into_iter().chain([iommu(system), access_control(system)]);
+    found.flatten().collect()
 }
 
 fn container(system: &System) -> Option<Finding> {
@@ -65,22 +68,31 @@ fn numa_balancing(system: &System) -> Option<Finding> {
     })
 }
 
-/// With access control on, bridges send traffic between a NIC and a GPU up to the root and down again.
+fn iommu(system: &System) -> Option<Finding> {
+    system.hints.iter().find(|hint| matches!(hint, Hint::Iommu)).map(|_| {
+        Finding::note(Section::Machine, "iommu", "an IOMMU translates what devices do")
+            .because("Transfers between NICs and GPUs pass the processor, and are slower.")
+            .fix("in the kernel's command line, unless virtual machines need it", ["iommu=pt"])
+    })
+}
+
+/// With access control on, switches send traffic between a NIC and a GPU up to the root and down again.
 fn access_control(system: &System) -> Option<Finding> {
-    system.pci.iter().find(|function| function.is_gpu())?;
-    let redirecting: Vec<&str> =
-        system.bridges.iter().filter(|bridge| bridge.redirects()).map(|bridge| bridge.address.as_str()).collect();
-    let first = redirecting.first()?;
+    let bridges = system.hints.iter().find_map(|hint| match hint {
+        Hint::AccessControl(bridges) => Some(bridges),
+        _ => None,
+    })?;
+    let names: Vec<String> = bridges.iter().map(ToString::to_string).collect();
     Some(
         Finding::note(
             Section::Machine,
             "acs",
-            format!("PCI bridges redirect traffic between devices to the root (ACS): {}", redirecting.join(", ")),
+            format!("PCI bridges redirect traffic between devices to the root (ACS): {}", names.join(", ")),
         )
         .because("Transfers between NICs and GPUs take the long way, or fail in part.")
         .fix(
             "as root, unless virtual machines own devices; or switch ACS off in the firmware",
-            [format!("setpci -s {first} ECAP_ACS+6.w=0000")],
+            names.iter().map(|name| format!("setpci -s {name} ECAP_ACS+6.w=0000")),
         ),
     )
 }
@@ -91,7 +103,6 @@ const SETTING: &str = "kernel.yama.ptrace_scope=0";
 mod tests {
     use super::super::super::finding::Severity;
     use super::super::super::fixture::Fixture;
-    use super::super::super::system::{Bridge, PciFunction};
     use super::super::{fixes, only};
     use super::*;
 
@@ -130,11 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn bridges_that_redirect_matter_where_there_are_gpus() {
+    fn what_slows_transfers_to_gpus_is_told_with_what_to_do_at_each_place() {
         let mut system = Fixture::rxe_host().system();
-        system.bridges = vec![Bridge { address: "0000:c0:01.0".to_owned(), access_control: Some(0x1d) }];
-        assert!(check(&system).iter().all(|finding| finding.check != "acs"));
-        system.pci = vec![PciFunction { address: "0000:c2:00.0".to_owned(), class: 0x030200, driver: None }];
-        assert!(fixes(only(&check(&system), "acs")).contains("setpci -s 0000:c0:01.0 ECAP_ACS+6.w=0000"));
+        assert_eq!(system.hints, [], "there is no GPU");
+        let bridges = ["0000:02:00.0", "0000:02:01.0"].map(|address| address.parse().expect("an address"));
+        system.hints = vec![Hint::Iommu, Hint::AccessControl(bridges.to_vec())];
+        let findings = check(&system);
+        assert!(fixes(only(&findings, "iommu")).contains("iommu=pt"));
+        let fixes = fixes(only(&findings, "acs"));
+        assert!(
+            bridges.iter().all(|bridge| fixes.contains(&format!("setpci -s {bridge} ECAP_ACS+6.w=0000"))),
+            "{fixes}"
+        );
     }
 }

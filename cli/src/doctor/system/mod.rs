@@ -13,6 +13,7 @@ mod verbs;
 
 use std::path::Path;
 
+use qpair::topology::{Hint, Machine as Layout, Sysfs};
 use qpair::transport::Placement;
 use qpair::verbs::GpuError;
 use qpair::{Config, Context};
@@ -25,7 +26,7 @@ pub use library::LoadedLibrary;
 pub use library::{Library, LibraryFile, RDMA_CORE_FEATURES};
 pub use machine::{Machine, Memory};
 pub use netdev::{Address, Netdev};
-pub use pci::{Bridge, PciFunction};
+pub use pci::PciFunction;
 pub use rdma::{DeviceFile, GidKind, GidRow, Port, RdmaDevice};
 pub use root::{Oddity, Root};
 pub use user::{CAP_IPC_LOCK, CAP_SYS_PTRACE, Limit, Limits, User};
@@ -56,8 +57,8 @@ pub struct System {
     pub library: Library,
     /// PCI functions that are NICs or GPUs.
     pub pci: Vec<PciFunction>,
-    /// PCI bridges above RDMA devices.
-    pub bridges: Vec<Bridge>,
+    /// What its layout tells of what could be set otherwise.
+    pub hints: Vec<Hint>,
     /// What opening the devices gave.
     pub opened: Vec<OpenedDevice>,
     /// The GPUs that this program can use, or why it can use none.
@@ -103,7 +104,7 @@ impl System {
             addresses,
             library: Library::read(&root),
             pci: pci::functions(&root),
-            bridges: pci::bridges(&root, &devices),
+            hints: Layout::discover(&Sysfs::at(root.path("/sys")).software_device(false)).hints(),
             devices,
             opened: Vec::new(),
             gpus: None,

@@ -148,7 +148,8 @@ impl RdmaDevice {
 impl Port {
     /// True if it carries data.
     pub fn is_active(&self) -> bool {
-        self.state == Some(4)
+        // 5, ACTIVE_DEFER: the link is coming back, and requests wait (InfiniBand specification, volume 1, 7.2.7).
+        matches!(self.state, Some(4 | 5))
     }
 
     /// True for RoCE and iWARP.

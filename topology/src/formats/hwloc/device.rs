@@ -5,7 +5,7 @@ use super::super::xml::Element;
 use super::object::{address, info, link};
 use super::read::{Above, Reader};
 use crate::guid::guid;
-use crate::sysfs::{is_superchip, vendor};
+use crate::sysfs::is_superchip;
 use crate::{
     Gpu, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkLayer, Nic, Parent, PciAddress, Port, PortState, limits,
 };
@@ -24,7 +24,7 @@ impl Reader {
         for child in object.named("object") {
             self.indices.extend(index(child).map(|index| (index, address)));
         }
-        if let Some(vendor) = vendor(maker, class) {
+        if let Some(vendor) = GpuVendor::of(maker, class) {
             self.gpu(object, address, vendor, model, above);
         } else if (maker, class) == (0x10de, 0x0680) {
             push(&mut self.parts.nv_switch.get_or_insert_default().addresses, address, limits::GPUS);
