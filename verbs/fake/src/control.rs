@@ -241,6 +241,17 @@ impl Device {
         self.check("fake_ibverbs_set_gid", result, "an entry")
     }
 
+    /// Takes the device away, as the kernel does with one that is unplugged or reset: all that was made from it is gone, what
+    /// destroys it and all other calls say EIO from then on, and the descriptors of its contexts hang up behind the event that
+    /// it has failed (drivers/infiniband/core, ib_uverbs_remove_one and uverbs_destroy_ufile_hw).
+    ///
+    /// # Errors
+    /// [`Error`] if the library can not be loaded.
+    pub fn remove(&self) -> Result<(), Error> {
+        // SAFETY: a C string.
+        self.check("fake_ibverbs_remove", unsafe { (functions()?.remove)(self.name.as_ptr()) }, "")
+    }
+
     /// Does the sends that the setting `defer` holds back.
     ///
     /// # Errors
@@ -369,6 +380,7 @@ struct Functions {
     cm_event: interface::CmEvent,
     break_cm: interface::BreakCm,
     set_gid: interface::SetGid,
+    remove: interface::Remove,
     run: interface::Run,
     text: interface::Text,
 }
@@ -400,6 +412,7 @@ fn functions() -> Result<&'static Functions, Error> {
         cm_event: get!(b"fake_ibverbs_cm_event"),
         break_cm: get!(b"fake_ibverbs_break_cm"),
         set_gid: get!(b"fake_ibverbs_set_gid"),
+        remove: get!(b"fake_ibverbs_remove"),
         run: get!(b"fake_ibverbs_run"),
         text: get!(b"fake_ibverbs_text"),
     };

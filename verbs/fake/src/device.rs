@@ -28,6 +28,8 @@ pub(crate) struct Device {
     pub(crate) refused_value: Option<String>,
     /// Bytes registered, which the kernel would pin.
     pub(crate) locked: u64,
+    /// The kernel has taken it away.
+    pub(crate) removed: bool,
 }
 
 /// An entry of the GID table.
@@ -53,6 +55,7 @@ impl Device {
             next_handle: HashMap::new(),
             refused_value: None,
             locked: 0,
+            removed: false,
         }
     }
 

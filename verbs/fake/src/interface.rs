@@ -75,6 +75,8 @@ pub(crate) type BreakCm = unsafe extern "C" fn() -> c_int;
 /// `fake_ibverbs_set_gid`: an entry of the GID table.
 pub(crate) type SetGid =
     unsafe extern "C" fn(device: *const c_char, index: u32, gid: *const u8, gid_type: u32, ifindex: u32) -> c_int;
+/// `fake_ibverbs_remove`: takes the device away.
+pub(crate) type Remove = unsafe extern "C" fn(device: *const c_char) -> c_int;
 /// `fake_ibverbs_run`: does what was held back.
 pub(crate) type Run = unsafe extern "C" fn(device: *const c_char) -> c_int;
 /// `fake_ibverbs_text`: lines, as many bytes as fit; returns how many there are.

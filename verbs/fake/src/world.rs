@@ -134,6 +134,14 @@ impl World {
             return Err(libc::EINVAL);
         };
         let (device, name) = (live.device, live.name());
+        if self.devices[device].removed && !NOT_OF_THE_KERNEL.contains(&symbol) {
+            if DESTROYS.iter().any(|destroys| symbol.starts_with(destroys)) {
+                // The kernel has done so; what the library has of it is gone now.
+                drop(self.take(object));
+            }
+            self.devices[device].record(format_args!("{symbol} {name} -> errno {}", libc::EIO));
+            return Err(libc::EIO);
+        }
         if let Err(errno) = self.devices[device].script.call(symbol) {
             self.devices[device].record(format_args!("{symbol} {name} -> errno {errno}"));
             return Err(errno);
@@ -344,3 +352,17 @@ impl Kind {
         }
     }
 }
+
+/// What a device that was taken away does not refuse: its library does it alone, or by descriptors that are there still.
+const NOT_OF_THE_KERNEL: [&str; 9] = [
+    "ibv_ack_async_event",
+    "ibv_ack_cq_events",
+    "ibv_close_device",
+    "ibv_destroy_comp_channel",
+    "ibv_get_async_event",
+    "ibv_get_cq_event",
+    "ibv_poll_cq",
+    "ibv_req_notify_cq",
+    "ibv_start_poll",
+];
+const DESTROYS: [&str; 3] = ["ibv_destroy_", "ibv_dealloc_", "ibv_dereg_"];

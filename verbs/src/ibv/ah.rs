@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qpair_verbs_sys as sys;
 
 use super::address;
-use super::handle::{made, outcome};
+use super::handle::made;
 use super::pd::Pd;
 use super::qp::Local;
 use crate::QpAddress;
@@ -61,8 +61,9 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
+        let handle = self.pd.device().handle();
         // SAFETY: alive until now; datagrams under way hold it.
-        let gone = outcome(unsafe { (self.pd.device().handle().library.ibv_destroy_ah)(self.ah.as_ptr()) });
+        let gone = handle.given_back(unsafe { (handle.library.ibv_destroy_ah)(self.ah.as_ptr()) });
         if let Err(error) = gone {
             tracing::error!(%error, "an address handle is not given back");
             std::mem::forget(self.pd.clone());

@@ -115,7 +115,8 @@ impl Channel {
         let Some(place) = queues.all.iter().position(|entry| entry.cq == cq) else { return Ok(()) };
         self.acknowledge(&mut queues.all[place]);
         // SAFETY: alive until now; the queue pairs that complete there held it and are gone.
-        outcome(unsafe { (self.raw.device.library.ibv_destroy_cq)(cq.as_ptr()) })?;
+        let status = unsafe { (self.raw.device.library.ibv_destroy_cq)(cq.as_ptr()) };
+        self.raw.device.given_back(status)?;
         queues.all.swap_remove(place);
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use qpair_verbs_sys::{HotOps, Ibverbs, ibv_context, ibv_device};
 
@@ -15,6 +16,19 @@ pub(super) struct Handle {
     pub(super) context: NonNull<ibv_context>,
     pub(super) ops: HotOps,
     pub(super) name: String,
+    /// A [`Fate`].
+    fate: AtomicU8,
+}
+
+/// What has become of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Fate {
+    Works,
+    /// It has failed for good.
+    Failed,
+    /// The kernel has taken it away, and with it all that was made from it.
+    Removed,
 }
 
 // SAFETY: the library's functions on a context may be called from any thread; what its structures share is locked there.
@@ -42,7 +56,9 @@ impl Handle {
         let context = context.ok_or_else(refused)?;
         // SAFETY: the context was just opened.
         match unsafe { HotOps::of(context.as_ptr()) } {
-            Ok(ops) => Ok(Handle { library, context, ops, name: name.to_owned() }),
+            Ok(ops) => {
+                Ok(Handle { library, context, ops, name: name.to_owned(), fate: AtomicU8::new(Fate::Works as u8) })
+            }
             Err(missing) => {
                 // SAFETY: opened above, and nothing was made from it.
                 unsafe { (library.ibv_close_device)(context.as_ptr()) };
@@ -53,6 +69,29 @@ impl Handle {
 
     pub(super) fn ctx(&self) -> *mut ibv_context {
         self.context.as_ptr()
+    }
+
+    pub(super) fn note(&self, fate: Fate) {
+        self.fate.fetch_max(fate as u8, Ordering::AcqRel);
+    }
+
+    /// True once it does nothing any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.fate.load(Ordering::Acquire) >= Fate::Failed as u8
+    }
+
+    /// What the library says of an object that is given back: 0 or an errno. A device that was taken away says EIO of each, which
+    /// the kernel has destroyed by then: it stopped the device from reaching any memory before it said that it is gone
+    /// (uverbs_destroy_ufile_hw in its drivers/infiniband/core/rdma_core.c).
+    pub(super) fn given_back(&self, status: c_int) -> io::Result<()> {
+        match outcome(status) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_removed() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn is_removed(&self) -> bool {
+        self.fate.load(Ordering::Acquire) == Fate::Removed as u8
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
 
-use super::handle::{made, outcome};
+use super::handle::made;
 use super::memlock;
 use super::pd_handle::PdHandle;
 use crate::error::MemoryError;
@@ -86,7 +86,8 @@ impl Mr {
     pub(crate) fn end(&mut self) -> io::Result<()> {
         let Some(mr) = self.mr else { return Ok(()) };
         // SAFETY: made by the library and not ended yet.
-        outcome(unsafe { (self.pd.device().library.ibv_dereg_mr)(mr.as_ptr()) })?;
+        let status = unsafe { (self.pd.device().library.ibv_dereg_mr)(mr.as_ptr()) };
+        self.pd.device().given_back(status)?;
         self.mr = None;
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use qpair_verbs_sys as sys;
 
-use super::handle::{made, outcome, refused};
+use super::handle::{made, refused};
 use super::listeners::WindowListener;
 use super::pd::Pd;
 use crate::error::{CreateError, PostError};
@@ -152,7 +152,8 @@ fn alloc(pd: &Pd) -> io::Result<NonNull<sys::ibv_mw>> {
 fn dealloc(mw: Option<NonNull<sys::ibv_mw>>, pd: &Arc<Pd>) {
     let Some(mw) = mw else { return };
     // SAFETY: allocated by the library, and given back once: it was just taken out of its owner.
-    let gone = unsafe { sys::ibv_dealloc_mw(mw.as_ptr()) }.map_err(io::Error::other).and_then(outcome);
+    let gone = unsafe { sys::ibv_dealloc_mw(mw.as_ptr()) }.map_err(io::Error::other);
+    let gone = gone.and_then(|status| pd.device().handle().given_back(status));
     if let Err(error) = gone {
         tracing::error!(%error, "a memory window is not given back");
         std::mem::forget(pd.clone());

@@ -143,7 +143,7 @@ impl Pd {
         let each = |register: &dyn Fn(&Arc<PdHandle>) -> Result<Mr, MemoryError>| {
             let mut mrs = Vec::with_capacity(1 + self.further.len());
             let domains = [(self.id, &self.handle)].into_iter();
-            for (domain, handle) in domains.chain(self.further.iter().map(|(domain, handle)| (*domain, handle))) {
+            for (domain, handle) in domains.chain(working(&self.further)) {
                 match register(handle) {
                     Ok(mr) => mrs.push((domain, mr)),
                     Err(error) => return Err(take_back(mrs, error)),
@@ -207,7 +207,7 @@ impl Pd {
                 Err(error) => !is_not_supported(&error),
             }
         };
-        takes(&self.handle) && self.further.iter().all(|(_, handle)| takes(handle))
+        takes(&self.handle) && working(&self.further).all(|(_, handle)| takes(handle))
     }
 
     /// Registers `len` bytes from `offset` of a DMA-buf, which peers and work requests address from `iova` on.
@@ -271,10 +271,10 @@ unsafe fn with_each(
     // SAFETY: passed on to the caller.
     let mr = unsafe { Mr::register(first, base, len, flags) }?;
     let mut others = Vec::with_capacity(further.len());
-    for (domain, handle) in further {
+    for (domain, handle) in working(further) {
         // SAFETY: passed on to the caller.
         match unsafe { Mr::register(handle, base, len, flags) } {
-            Ok(other) => others.push((*domain, other)),
+            Ok(other) => others.push((domain, other)),
             Err(error) => {
                 others.push((0, mr));
                 return Err(take_back(others, error));
@@ -282,6 +282,11 @@ unsafe fn with_each(
         }
     }
     Ok(Registered::new(mr, others))
+}
+
+/// Those whose devices have not failed: one that has registers nothing, and others are not to suffer from it.
+fn working(further: &Further) -> impl Iterator<Item = (u64, &Arc<PdHandle>)> {
+    further.iter().filter(|(_, handle)| !handle.device().has_failed()).map(|(domain, handle)| (*domain, handle))
 }
 
 /// The flags of memory that the device may write, and peers as `access` says.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
 
-use super::handle::{Handle, made, outcome};
+use super::handle::{Handle, made};
 use crate::error::CreateError;
 
 /// A protection domain of the library.
@@ -75,7 +75,7 @@ impl PdHandle {
 impl Drop for PdHandle {
     fn drop(&mut self) {
         // SAFETY: alive until now; what stood on it held this handle and is gone.
-        let gone = outcome(unsafe { (self.device.library.ibv_dealloc_pd)(self.pd()) });
+        let gone = self.device.given_back(unsafe { (self.device.library.ibv_dealloc_pd)(self.pd()) });
         if let Err(error) = &gone {
             tracing::error!(%error, device = self.device.name, "a protection domain is not given back");
             // What it stands on stays too.
@@ -83,7 +83,8 @@ impl Drop for PdHandle {
         }
         if let Some((td, below)) = self.parent.take() {
             // SAFETY: as above; the parent domain, which stood on it, is gone.
-            let gone = unsafe { sys::ibv_dealloc_td(td.as_ptr()) }.map_err(io::Error::other).and_then(outcome);
+            let gone = unsafe { sys::ibv_dealloc_td(td.as_ptr()) }.map_err(io::Error::other);
+            let gone = gone.and_then(|status| self.device.given_back(status));
             if let Err(error) = gone {
                 tracing::error!(%error, device = self.device.name, "a thread domain is not given back");
                 std::mem::forget(self.device.clone());

@@ -116,8 +116,9 @@ impl Drop for Srq {
             queue.leave(self.id);
         }
         let hub = self.pd.device().hub();
+        let handle = self.pd.device().handle();
         // SAFETY: alive until now; the queue pairs that receive from it held it and are gone.
-        match outcome(unsafe { (self.pd.device().handle().library.ibv_destroy_srq)(self.raw()) }) {
+        match handle.given_back(unsafe { (handle.library.ibv_destroy_srq)(self.raw()) }) {
             Ok(()) => lock(&hub.numbers).give(self.id),
             Err(error) => {
                 tracing::error!(%error, "a shared receive queue is not given back; what was posted is leaked");

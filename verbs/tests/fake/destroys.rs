@@ -2,7 +2,7 @@
 //! goes on.
 
 use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{Access, Context, Local, ProtectionDomain};
+use qpair_verbs::{Access, Context, CqError, Local, ProtectionDomain};
 
 use crate::ground::{Ground, Log, NAME, connect, in_fake, wait_until};
 
@@ -25,6 +25,35 @@ fn tour() {
     a.recv(pd.register(vec![1; 64]).unwrap()).post().unwrap();
     a.send(pd.alloc(64).unwrap()).signaled().post().unwrap();
     b.send(pd.alloc(8).unwrap()).post().unwrap();
+}
+
+/// The kernel has destroyed all of it, and says EIO of each: nothing is leaked, and nobody told to try again.
+#[test]
+fn what_a_removed_device_had_is_given_back() {
+    in_fake(|| {
+        let log = Log::start();
+        let mut ground = Ground::new();
+        let mut srq = ground.pd.create_srq(4).unwrap();
+        srq.post(ground.pd.alloc(64).unwrap(), 1).unwrap();
+        let receiver = ground.pd.rc(&ground.cq).srq(&srq).build().unwrap();
+        let (mut a, b) = connect(ground.pd.rc(&ground.cq).thread_domain().build().unwrap(), receiver);
+        let datagrams = ground.pd.ud(&ground.cq).build().unwrap().activate().unwrap();
+        let handle = datagrams.address_handle(&datagrams.address()).unwrap();
+        let region = ground.pd.expose(64, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+        let other = ground.exposed(1 << 20);
+        let window = ground.pd.create_window().unwrap();
+        a.bind(&window, &region, 0..64, Access::REMOTE_READ).signaled().post().unwrap();
+        ground.done();
+        a.recv(ground.pd.register(vec![1; 64]).unwrap()).post().unwrap();
+        ground.fake.remove().unwrap();
+        assert!(wait_until(|| matches!(ground.cq.poll(), Err(CqError::DeviceGone))));
+        assert!(ground.pd.expose(64, Access::REMOTE_ALL).is_err());
+        assert_eq!(other.revoke().unwrap().len(), 1 << 20);
+        drop((a, b, srq, datagrams, handle, window, region));
+        ground.close();
+        let text = log.text();
+        assert!(!text.contains("leaked") && !text.contains("not given back"), "{text}");
+    });
 }
 
 #[test]

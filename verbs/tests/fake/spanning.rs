@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{Access, Context, CreateError, DividedMemory, Local, ProtectionDomain, RemoteSlice, RevokeBlocked};
+use qpair_verbs::{
+    Access, Context, CqError, CreateError, DividedMemory, Local, ProtectionDomain, RemoteSlice, RevokeBlocked,
+};
 
-use crate::ground::{Ground, connect, in_fake, settled};
+use crate::ground::{Ground, connect, in_fake, settled, wait_until};
 
 /// Another device, and a domain on it.
 fn another(name: &str) -> (Device, Context, ProtectionDomain) {
@@ -69,6 +71,36 @@ fn each_device_reaches_it_by_a_key_of_its_own() {
         bytes.revoke().unwrap();
         region.revoke().unwrap();
         drop((near, near_peer, far, far_peer, both, alone, taken, cq, pd, ctx));
+        ground.close();
+        settled(&fake);
+        fake.assert_clean();
+    });
+}
+
+#[test]
+fn a_device_that_is_removed_keeps_nothing_from_the_others() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let (fake, ctx, pd) = another("beside");
+        let mut cq = ctx.create_cq(16).unwrap();
+        let both = ground.pd.spanning(std::slice::from_ref(&pd)).unwrap();
+        let before = both.expose(64, Access::REMOTE_ALL).unwrap();
+        let buffer = both.alloc(0x9_0000).unwrap();
+        fake.remove().unwrap();
+        assert!(wait_until(|| matches!(cq.poll(), Err(CqError::DeviceGone))));
+        let (mut near, near_peer) = ground.pair();
+        // A buffer that was there, one from another arena, and memory of others.
+        let had = buffer.expose(Access::REMOTE_ALL).unwrap();
+        let bytes = both.expose_bytes(Bytes::from(vec![7; 100])).unwrap();
+        assert!(had.rkey_in(&ground.pd).is_some() && had.rkey_in(&pd).is_none() && bytes.rkey_in(&pd).is_none());
+        let mut source = both.alloc(0x9_0000).unwrap();
+        source.fill(3);
+        near.write(source, had.remote(0..64)).range(0..64).signaled().post().unwrap();
+        assert!(ground.done().status.is_success());
+        for region in [before, had] {
+            region.revoke().unwrap();
+        }
+        drop((near, near_peer, bytes, both, cq, pd, ctx));
         ground.close();
         settled(&fake);
         fake.assert_clean();

@@ -227,7 +227,7 @@ impl RailSet {
     }
 
     /// True for a rail on a device that is gone.
-    fn is_gone(&self, rail: usize) -> bool {
+    pub(in crate::worker) fn is_gone(&self, rail: usize) -> bool {
         let device = self.places.get(rail).and_then(|place| self.devices.get(place.device()));
         device.is_some_and(|device| device.is_gone)
     }

@@ -149,3 +149,29 @@ fn what_was_copied_for_a_device_that_is_gone_goes_out_over_another() {
         });
     });
 }
+
+/// Nor does it keep memory from being registered with the others.
+#[test]
+fn a_device_that_is_removed_takes_no_message_with_it() {
+    fake::on_a_fake(|| {
+        three_devices(|mut a, at_a, mut b, at_b| {
+            Device::new("third0").unwrap().remove().unwrap();
+            until(&mut [&mut a, &mut b], |workers| workers.iter().all(|worker| worker.rails.is_gone(2)));
+            let mut buffer = a.domain().alloc(LONG).unwrap();
+            buffer.fill(1);
+            a.send(at_a, Tag(1), buffer).unwrap();
+            a.send(at_a, Tag(1), vec![2; LONG]).unwrap();
+            let memory = b.domain().alloc(LONG).unwrap();
+            b.recv_into(at_b, Tag(1), memory, None).unwrap();
+            let events = until(&mut [&mut a, &mut b], |workers| workers[1].counters().rendezvous_received == 2);
+            let came = events.iter().filter_map(|event| match event {
+                Event::ReceivedInto { memory: Local::Buffer(buffer), .. } => Some(buffer.to_vec()),
+                Event::Received { message, .. } => Some(message.to_vec()),
+                _ => None,
+            });
+            assert!(came.eq([vec![1; LONG], vec![2; LONG]]));
+        });
+    });
+}
+
+const LONG: usize = 3_000_000;

@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use qpair_verbs_sys::IBV_EVENT_DEVICE_FATAL;
+
 use super::code;
 use super::completion::port_event;
 use super::library::SCRIPT;
@@ -176,6 +178,24 @@ unsafe extern "C" fn fake_ibverbs_set_gid(
     let result = device.and_then(|device| world.devices[device].set_gid(index, Gid { raw, gid_type, ifindex }));
     exec::kick(&mut world);
     code(result)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_ibverbs_remove(device: *const c_char) -> c_int {
+    let mut world = world();
+    // SAFETY: the caller's C string.
+    let device = unsafe { find(&world, device) };
+    code(device.and_then(|device| remove(&mut world, device)))
+}
+
+fn remove(world: &mut World, device: usize) -> Result<(), c_int> {
+    world.devices[device].removed = true;
+    for (_, address) in world.live(device, Kind::Context) {
+        let Some(context) = world.context_mut(address) else { continue };
+        context.events.push(port_event(IBV_EVENT_DEVICE_FATAL, 1));
+        context.events.hang_up()?;
+    }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

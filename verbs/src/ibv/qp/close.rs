@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::create::OwnedQp;
-use crate::ibv::handle::outcome;
 use crate::sync::lock;
 use crate::types::QpState;
 
@@ -50,7 +49,7 @@ impl Drop for OwnedQp {
         // Before it goes: another may have its address then.
         device.hub().leave_qp(self.qp.as_ptr());
         // SAFETY: alive until now. When it is gone the device is done with everything that was posted.
-        let gone = outcome(unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) });
+        let gone = device.handle().given_back(unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) });
         self.send_cq.leave(id);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.leave(id);
