@@ -202,7 +202,11 @@ impl Context {
     /// Asks who listens at `peer` for a connection by rdma_cm, and tells its application `private`, 56 bytes at most. The
     /// queue pair is at the address from which the system sends to the peer, unless its builder chose one.
     ///
-    /// Both ends share what they agree on: the MTU and the retry counts of this queue pair, and the smaller number of READs.
+    /// Both ends share what they agree on: the MTU and the retry counts of this queue pair, and the smaller number of READs. With a
+    /// device of libibverbs the MTU is that of the way, as Linux' connection manager knows it: one above the queue pair's
+    /// [`mtu`](crate::QpBuilder::mtu) is [`CmError::MtuTooLong`], and an address other than the one that its builder chose
+    /// [`CmError::OtherAddress`]. There service level, traffic class and hop limit are also the manager's unless the builder chose
+    /// others than the defaults.
     ///
     /// # Errors
     /// [`CmError`] if the peer can not be asked; [`CmError::NotSupported`] as of [`listen`](Context::listen). What it answers, [`Connecting`] tells.

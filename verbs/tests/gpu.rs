@@ -38,6 +38,18 @@ fn write_over(from: GpuBuffer, into: GpuBuffer) -> (GpuBuffer, GpuBuffer) {
 }
 
 #[test]
+fn a_unit_of_memory_that_can_not_be_is_an_error() {
+    let (gpu, fake) = gpu();
+    for unit in [0, 1 << 41, u64::MAX] {
+        fake.set("granularity", unit).unwrap();
+        let error = gpu.alloc(5000).unwrap_err();
+        assert!(matches!(error, GpuError::Nonsense { call: "cuMemGetAllocationGranularity", .. }), "{unit}: {error}");
+    }
+    fake.set("granularity", 2 << 20).unwrap();
+    drop(gpu.alloc(5000).unwrap());
+}
+
+#[test]
 fn memory_of_another_library_is_used_and_given_back_to_it() {
     let (gpu, fake) = gpu();
     let theirs = gpu.alloc(10_000).unwrap();

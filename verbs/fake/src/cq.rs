@@ -100,15 +100,15 @@ impl<T> EventQueue<T> {
     /// Whoever reads the descriptor is told that there is nothing more; what waits can be [taken](EventQueue::take) still.
     pub(crate) fn hang_up(&mut self) -> Result<(), c_int> {
         let mut ends = [-1; 2];
-        // SAFETY: two descriptors are written; the reading end of a pipe that nobody writes takes the queue's number.
+        // SAFETY: two descriptors are written; the reading end of a pipe that nobody writes takes the queue's number. Not before
+        // nobody does: who sleeps on that number would look, find nothing, and be told of nothing more.
         unsafe {
             if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
                 return Err(errno());
             }
+            libc::close(ends[1]);
             libc::dup3(ends[0], self.fd, libc::O_CLOEXEC);
-            for end in ends {
-                libc::close(end);
-            }
+            libc::close(ends[0]);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use qpair_roce::wire::cm::Reason;
 use thiserror::Error;
 
-use super::{ConnectError, NetworkError};
+use super::{ConnectError, LOOK, NetworkError};
 use crate::types::Mtu;
 
 /// A connection that the connection manager (rdma_cm) was to make, or to be asked for, failed.
@@ -117,23 +117,23 @@ pub enum CmError {
     /// It is over already: it failed, or gave what it had.
     #[error("this has ended before, or the peer gave up: connect again, or wait for the next request")]
     Over,
-    /// The peer asked at another address than the queue pair's.
+    /// The peer asked at another address than the queue pair's, or the way to it begins at another.
     #[error(
-        "the peer asked at {asked}, and the queue pair is at {own}: build it without gid_index, or with that address's"
+        "the connection is at {asked}, and the queue pair at {own}: build it without gid_index, or with that address's"
     )]
     OtherAddress {
-        /// Where the peer asked.
+        /// Where the connection is.
         asked: IpAddr,
         /// Where the queue pair is.
         own: IpAddr,
     },
-    /// The peer asked for longer packets than the queue pair sends.
+    /// The peer asked for longer packets than the queue pair sends, or the way to it has such.
     #[error(
-        "the peer asked for packets of {} bytes, and the queue pair takes {} at most: it was told so, and may ask for less",
+        "packets of {} bytes were asked for, and the queue pair takes {} at most: build it for longer ones, or have less asked for",
         asked.bytes(), limit.bytes()
     )]
     MtuTooLong {
-        /// What the peer asked for.
+        /// What was asked for.
         asked: Mtu,
         /// What the queue pair takes.
         limit: Mtu,
@@ -166,7 +166,7 @@ pub enum CmError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The system refused.
-    #[error("could not {what}: {source}; see what the kernel's log (dmesg) says, and look for limits (`qpair doctor`)")]
+    #[error("could not {what}: {source}; {LOOK}")]
     System {
         /// The step that failed.
         what: &'static str,

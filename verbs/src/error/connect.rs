@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::{NetworkError, untaken};
+use super::{LOOK, NetworkError, untaken};
 use crate::address::NodeId;
 use crate::types::{QpState, QpType, Qpn};
 
@@ -79,7 +79,7 @@ pub enum ConnectError {
     Modify(#[from] ModifyError),
     /// The device refused a transition.
     #[error(
-        "the device does not bring the queue pair from {from:?} to {to:?}{}: {source}",
+        "the device does not bring the queue pair from {from:?} to {to:?}{}: {source}; {LOOK}",
         untaken(attribute.as_deref())
     )]
     Refused {
@@ -93,7 +93,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The system refused.
-    #[error("could not {what}: {source}")]
+    #[error("could not {what}: {source}; {LOOK}")]
     System {
         /// The step that failed.
         what: &'static str,

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::untaken;
+use super::{LOOK, list, untaken};
 use crate::types::{QpState, QpType};
 
 /// Making a control object (PD, CQ, QP, SRQ) failed.
@@ -42,8 +42,8 @@ pub enum CreateError {
         /// Bytes that are allowed.
         limit: u64,
     },
-    /// Objects of different contexts were combined.
-    #[error("{what} belongs to another context; make both from the same `Context`")]
+    /// Objects of different contexts were combined, or of different protection domains.
+    #[error("{what} belongs to another context or protection domain; make both from the same")]
     ForeignObject {
         /// The object that does not belong.
         what: &'static str,
@@ -71,9 +71,19 @@ pub enum CreateError {
         /// The port.
         port: u8,
     },
+    /// The row of the GID table that was chosen is empty.
+    #[error("row {index} of the GID table of port {port} is empty; rows in use: {} (`qpair devices -v` shows them)", list(.rows))]
+    EmptyGid {
+        /// The port.
+        port: u8,
+        /// The row asked for.
+        index: u32,
+        /// The rows in use.
+        rows: Vec<u32>,
+    },
     /// The device refused a state transition.
     #[error(
-        "the device does not bring a queue pair to {to:?}{}: {source}",
+        "the device does not bring a queue pair to {to:?}{}: {source}; {LOOK}",
         untaken(attribute.as_deref())
     )]
     Transition {
@@ -85,7 +95,7 @@ pub enum CreateError {
         source: io::Error,
     },
     /// The system refused a resource.
-    #[error("could not {what}: {source}")]
+    #[error("could not {what}: {source}; {LOOK}")]
     System {
         /// The step that failed.
         what: &'static str,

@@ -100,7 +100,7 @@ pub enum GpuError {
         len: usize,
     },
     /// A range does not lie within the memory.
-    #[error("bytes {start}..{end} lie outside GPU memory of {len} bytes")]
+    #[error("bytes {start}..{end} lie outside GPU memory of {len} bytes; ask for some within it")]
     Range {
         /// First byte asked for.
         start: usize,
@@ -116,7 +116,9 @@ pub enum GpuError {
         what: String,
     },
     /// The bytes are no whole number of elements.
-    #[error("{len} bytes at {address:#x} are no whole number of elements of {size} bytes")]
+    #[error(
+        "{len} bytes at {address:#x} are no whole number of elements of {size} bytes; give such as begin and end with one"
+    )]
     Elements {
         /// Bytes given.
         len: usize,
@@ -132,6 +134,16 @@ pub enum GpuError {
     NoHold {
         /// The GPU.
         ordinal: usize,
+    },
+    /// The driver answered what can not be.
+    #[error(
+        "{call} answered {what}, which can not be; see whether the CUDA driver is NVIDIA's, and install a newer one"
+    )]
+    Nonsense {
+        /// The function of the driver.
+        call: &'static str,
+        /// What it answered.
+        what: String,
     },
     /// The driver refused a call, or what ran on the GPU failed.
     #[error("{call} failed: {name}{}", hint(*.code))]

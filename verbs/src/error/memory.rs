@@ -5,7 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::GpuError;
+use super::{GpuError, LOOK};
 use crate::memory::{Buffer, BytesRegion, DmabufRegion, ExposedRegion};
 
 /// Allocating, registering or exposing memory failed.
@@ -45,7 +45,7 @@ pub enum MemoryError {
         limit: u64,
     },
     /// The device does not take the memory.
-    #[error("the device does not register {len} bytes: {source}")]
+    #[error("the device does not register {len} bytes: {source}; {LOOK}")]
     Refused {
         /// Length asked for.
         len: usize,
@@ -53,7 +53,10 @@ pub enum MemoryError {
         source: io::Error,
     },
     /// The device or its library can not register memory in this way.
-    #[error("{device} can not register {what}{}", .why.as_ref().map_or_else(String::new, |why| format!(": {why}")))]
+    #[error(
+        "{device} can not register {what}{}; copy it through memory of its domain (ProtectionDomain::alloc)",
+        .why.as_ref().map_or_else(String::new, |why| format!(": {why}"))
+    )]
     NotSupported {
         /// The device.
         device: String,

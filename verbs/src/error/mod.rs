@@ -22,6 +22,15 @@ pub(crate) use network::again;
 pub use open::OpenError;
 pub use post::{PostError, Rejected};
 
+/// Numbers, or that there are none.
+fn list(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
+}
+
+/// Where to look for what the system does not tell.
+const LOOK: &str = "see what the kernel's log (dmesg) says, and look for limits (`qpair doctor`)";
+
 /// What a message says of an attribute that a device does not take, where it is known.
 fn untaken(attribute: Option<&str>) -> String {
     attribute.map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))

@@ -4,6 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
+use super::LOOK;
+
 /// Why the software device can not use the network.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -52,7 +54,7 @@ pub enum NetworkError {
         limit: u32,
     },
     /// The system refused something.
-    #[error("could not {what}: {source}")]
+    #[error("could not {what}: {source}; {LOOK}")]
     System {
         /// What was to be done.
         what: &'static str,

@@ -4,6 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
+use super::LOOK;
+
 use crate::ibv::LibraryError;
 
 /// Opening a device failed.
@@ -58,7 +60,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The system refused a resource.
-    #[error("{name} can not be opened: could not {what}: {source}")]
+    #[error("{name} can not be opened: could not {what}: {source}; {LOOK}")]
     System {
         /// The device.
         name: String,
@@ -68,7 +70,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The software device could not set itself up.
-    #[error("the software device could not {what}: {source}")]
+    #[error("the software device could not {what}: {source}; {LOOK}")]
     Soft {
         /// The step that failed.
         what: &'static str,

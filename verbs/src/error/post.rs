@@ -4,6 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
+use super::LOOK;
+
 use crate::memory::Local;
 use crate::types::{QpState, QpType};
 
@@ -93,7 +95,7 @@ pub enum PostError {
         size: usize,
     },
     /// The device refused the request.
-    #[error("the device refused the request: {}", io::Error::from_raw_os_error(*errno))]
+    #[error("the device refused the request: {}; connect again if its queue pair failed, else {LOOK}", io::Error::from_raw_os_error(*errno))]
     Refused {
         /// Its error number.
         errno: i32,

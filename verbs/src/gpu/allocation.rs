@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::attributes::GpuAttributes;
@@ -80,7 +80,7 @@ impl Allocation {
         let rdma = device.attributes().gpu_direct_rdma_with_sharing;
         // SAFETY: the device's context is this thread's; what was made is undone in the other order where a call fails.
         unsafe {
-            let mapped = len.next_multiple_of(driver.granularity(number, rdma)?.max(1));
+            let mapped = len.next_multiple_of(driver.granularity(number, rdma)?);
             let physical = driver.create(number, rdma, mapped)?;
             match map(device, physical, mapped) {
                 Ok(address) => Ok(Self::with(device, address, len, Kind::Mapped { physical, mapped })),
@@ -176,8 +176,8 @@ impl Allocation {
         let Memory { device, .. } = *self.memory;
         let exported = device.enter().and_then(|_entered| match self.memory.kind {
             Kind::Mapped { physical, mapped } => {
-                // SAFETY: the physical memory is this allocation's; the descriptor is new, and nobody else's.
-                let fd = unsafe { device.driver.export(physical).map(|fd| OwnedFd::from_raw_fd(fd)) }?;
+                // SAFETY: the physical memory is this allocation's.
+                let fd = unsafe { device.driver.export(physical) }?;
                 Ok(Some(Export::Descriptor(fd, mapped)))
             }
             Kind::Plain | Kind::Foreign { .. } => self.handle(arena),
@@ -199,7 +199,7 @@ impl Allocation {
             (base, whole, device.driver.ipc_handle(base)?)
         };
         let inside = address - base;
-        let is_whole = inside + len as u64 <= whole as u64;
+        let is_whole = inside.saturating_add(len as u64) <= whole as u64;
         let mut arenas = lock(&self.arenas);
         let known = arenas.iter_mut().filter(|known| known.id() == arena);
         // Devices that are about to close tell nobody any more.
@@ -241,10 +241,12 @@ impl Allocation {
     pub(crate) fn dmabuf(&self) -> Result<(OwnedFd, u64), GpuError> {
         let page = rustix::param::page_size() as u64;
         let start = self.memory.address / page * page;
-        let end = (self.memory.address + self.memory.len as u64).next_multiple_of(page);
+        let end = self.memory.address.checked_add(self.memory.len as u64);
+        let end = end.and_then(|end| end.checked_next_multiple_of(page));
+        let end = end.ok_or(GpuError::Length { len: self.memory.len })?;
         let _entered = self.memory.device.enter()?;
-        // SAFETY: the pages are those of this memory; the descriptor is new, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(self.memory.device.driver.dmabuf(start, (end - start) as usize)?) };
+        // SAFETY: the pages are those of this memory.
+        let fd = unsafe { self.memory.device.driver.dmabuf(start, (end - start) as usize) }?;
         Ok((fd, self.memory.address - start))
     }
 }

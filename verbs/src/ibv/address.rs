@@ -12,8 +12,8 @@ use crate::types::{Gid, Psn, QpType, Qpn};
 pub(super) fn of_port(options: &QpOptions, port: &Side) -> Result<(QpAddress, u8), CreateError> {
     let row = match options.gid_index {
         Some(index) => Some(port.gids.iter().find(|row| row.index == index && index <= LAST_ROW).ok_or_else(|| {
-            let limit = port.gids.iter().map(|row| row.index).filter(|&index| index <= LAST_ROW).max().unwrap_or(0);
-            CreateError::OutOfRange { what: "a GID index", asked: index.into(), limit: limit.into() }
+            let rows = port.gids.iter().map(|row| row.index).filter(|&index| index <= LAST_ROW);
+            CreateError::EmptyGid { port: options.port, index, rows: rows.collect() }
         })?),
         None => preferred_gid(&port.gids, None).filter(|row| row.index <= LAST_ROW),
     };

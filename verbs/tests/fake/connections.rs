@@ -1,7 +1,10 @@
 //! Connections by rdma_cm: how they are made, carry data, and end.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
 use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{CmError, Ended, QpState, RejectReason};
+use qpair_verbs::{CmError, Ended, Established, Mtu, QpState, RejectReason};
 
 use crate::connecting::{LIMIT, Listening, at, rc, refused};
 use crate::ground::{Ground, NAME, in_fake, wait_until};
@@ -37,6 +40,63 @@ fn both_ends_carry_data_and_are_told_what_the_other_says() {
 }
 
 #[test]
+fn what_a_builder_chose_counts_at_its_own_end() {
+    in_fake(|| {
+        let listening = Listening::new();
+        let Ground { pd, cq, fake, ctx, .. } = &listening.ground;
+        let chosen = |index| {
+            let way = pd.rc(cq).gid_index(index).service_level(3).traffic_class(0x68).hop_limit(5);
+            way.ack_timeout(Duration::from_millis(1)).build().unwrap()
+        };
+        // Another address of the device's, from which the system would not go by itself.
+        let own = Ipv4Addr::new(10, 77, 3, 3);
+        fake.set_gid(4, own.to_ipv6_mapped().octets(), 2, 1).unwrap();
+        let mut asking = ctx.connect_to(listening.peer(), chosen(4), b"").unwrap();
+        let request = listening.listener.wait(LIMIT).unwrap();
+        assert_eq!(request.peer().ip(), IpAddr::from(own));
+        let mut accepting = request.accept(listening.rc(), b"").unwrap();
+        let near = asking.wait(LIMIT).unwrap();
+        let far = accepting.wait(LIMIT).unwrap();
+        let set = |which: &Established, parts: &str| {
+            let qpn = which.queue_pair.number().0;
+            let explained = which.queue_pair.explain();
+            let calls = fake.calls();
+            assert!(calls.contains(parts), "queue pair {qpn}, {explained}: {parts} is not in\n{calls}");
+        };
+        set(&near, "1->2 sl=3 gid=4 class=104 hops=5");
+        // 1 ms is less than 4.096 us x 2^8; 500 ms less than x 2^17.
+        set(&near, "timeout=8");
+        set(&far, "1->2 sl=0 gid=3 class=0 hops=64");
+        set(&far, "timeout=17");
+        drop((near, far));
+        // A row by which the system finds no way: it goes from another, and is told so.
+        let mut asking = ctx.connect_to(listening.peer(), chosen(1), b"").unwrap();
+        let _accepting = listening.listener.wait(LIMIT).unwrap().accept(listening.rc(), b"").unwrap();
+        let error = asking.wait(LIMIT).map(|_| "a connection").unwrap_err();
+        assert!(matches!(error, CmError::OtherAddress { .. }), "{error}");
+        drop(_accepting);
+        // The same of who is asked.
+        let mut asking = listening.ask(b"");
+        let error = listening.listener.wait(LIMIT).unwrap().accept(chosen(4), b"").map(|_| "a connection").unwrap_err();
+        assert!(matches!(error, CmError::OtherAddress { own: at, .. } if at == IpAddr::from(own)), "{error}");
+        assert!(asking.wait(LIMIT).is_err());
+        // Shorter packets than those of the way.
+        let short = || pd.rc(cq).mtu(Mtu::B1024).build().unwrap();
+        let mut asking = ctx.connect_to(listening.peer(), short(), b"").unwrap();
+        let accepting = listening.listener.wait(LIMIT).unwrap().accept(listening.rc(), b"").unwrap();
+        let error = asking.wait(LIMIT).map(|_| "a connection").unwrap_err();
+        assert!(matches!(error, CmError::MtuTooLong { asked: Mtu::B4096, limit: Mtu::B1024 }), "{error}");
+        drop((asking, accepting));
+        let mut asking = listening.ask(b"");
+        let error = listening.listener.wait(LIMIT).unwrap().accept(short(), b"").map(|_| "a connection").unwrap_err();
+        assert!(matches!(error, CmError::MtuTooLong { .. }), "{error}");
+        assert!(asking.wait(LIMIT).is_err());
+        drop(asking);
+        listening.close();
+    });
+}
+
+#[test]
 fn whoever_ends_a_connection_both_are_told_and_both_queue_pairs_fail() {
     in_fake(|| {
         let listening = Listening::new();
@@ -60,7 +120,7 @@ fn a_peer_on_rxe_that_does_not_answer_is_given_up() {
         let listening = Listening::on(Ground::with(&[("vendor_id", 0x00ff_ffff)]));
         drop(listening.connect());
         let calls = listening.close().calls();
-        let tries = |count: u32| calls.matches(&format!("retry_cnt={count}\n")).count();
+        let tries = |count: u32| calls.matches(&format!("retry_cnt={count} timeout")).count();
         assert_eq!((tries(6), tries(7)), (2, 0), "{calls}");
     });
 }

@@ -175,6 +175,14 @@ fn a_driver_that_is_not_there_is_told_of_by_its_file() {
 }
 
 #[test]
+fn a_driver_that_is_named_by_nothing_is_the_systems() {
+    in_process(&[("QPAIR_LIBCUDA", "")], || {
+        let counted = Gpu::count();
+        assert!(!matches!(counted, Err(GpuError::OldDriver { version: 0, .. })), "{counted:?}");
+    });
+}
+
+#[test]
 fn a_driver_that_is_too_old_is_told_of_by_its_version() {
     let cuda = path(control::library_path().unwrap());
     in_process(&[("QPAIR_LIBCUDA", &cuda), ("FAKE_CUDA_DRIVER_VERSION", "11070")], || {

@@ -116,19 +116,20 @@ impl World {
         Ok(())
     }
 
-    /// Looks for the device at which the way to an address begins: the one that has it.
-    pub(crate) fn cm_resolve(&mut self, id: usize, to: SocketAddr) -> Result<(), c_int> {
+    /// Looks for the device at which the way to an address begins: the one that has it, or the address to begin at.
+    pub(crate) fn cm_resolve(&mut self, id: usize, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), c_int> {
         if self.cm_enter("rdma_resolve_addr", id)?.state != State::Idle {
             return Err(libc::EINVAL);
         }
-        let Some(device) = self.cm_owner(to.ip()) else {
+        let own = from.unwrap_or(to).ip();
+        let Some(device) = self.cm_owner(own) else {
             self.cm_raise(id, RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV, Said::default());
             return Ok(());
         };
         let (context, port) = (self.cm_context(device), self.cm.new_port());
         let state = self.cm.ids.get_mut(&id).ok_or(libc::EINVAL)?;
         (state.state, state.device) = (State::Addressed, Some(device));
-        (state.own, state.to) = (Some(SocketAddr::new(to.ip(), port)), Some(to));
+        (state.own, state.to) = (Some(SocketAddr::new(own, port)), Some(to));
         state.show(Some(context));
         self.cm_raise(id, RDMA_CM_EVENT_ADDR_RESOLVED, 0, Said::default());
         Ok(())

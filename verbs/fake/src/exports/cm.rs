@@ -114,13 +114,13 @@ unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, at: *mut sockaddr) -> c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
-    _from: *mut sockaddr,
+    from: *mut sockaddr,
     to: *mut sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: the caller's address.
-    let to = unsafe { cm::read_address(to) };
-    minus_one(to.ok_or(libc::EAFNOSUPPORT).and_then(|to| world().cm_resolve(id.addr(), to)))
+    // SAFETY: the caller's addresses.
+    let (from, to) = unsafe { (if from.is_null() { None } else { cm::read_address(from) }, cm::read_address(to)) };
+    minus_one(to.ok_or(libc::EAFNOSUPPORT).and_then(|to| world().cm_resolve(id.addr(), from, to)))
 }
 
 #[unsafe(no_mangle)]

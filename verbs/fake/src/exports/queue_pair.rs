@@ -147,11 +147,19 @@ fn modify(world: &mut World, address: usize, attr: &ibv_qp_attr, mask: u32) -> R
     }
     let qp = world.qp_mut(address).ok_or(libc::EINVAL)?;
     apply(&mut qp.attr, attr, mask);
+    let mut detail = format!(" {from}->{to}");
     if mask & IBV_QP_RETRY_CNT != 0 {
-        world.record(SYMBOL, address, format_args!(" {from}->{to} retry_cnt={}", attr.retry_cnt));
-    } else {
-        world.record(SYMBOL, address, format_args!(" {from}->{to}"));
+        detail.push_str(&format!(" retry_cnt={}", attr.retry_cnt));
     }
+    if mask & IBV_QP_TIMEOUT != 0 {
+        detail.push_str(&format!(" timeout={}", attr.timeout));
+    }
+    if mask & IBV_QP_AV != 0 {
+        let (way, to) = (&attr.ah_attr, &attr.ah_attr.grh);
+        let parts = [("sl", way.sl), ("gid", to.sgid_index), ("class", to.traffic_class), ("hops", to.hop_limit)];
+        parts.iter().for_each(|(name, value)| detail.push_str(&format!(" {name}={value}")));
+    }
+    world.record(SYMBOL, address, detail);
     match to {
         IBV_QPS_ERR => qp::fail(world, address),
         IBV_QPS_RESET => {

@@ -173,7 +173,7 @@ fn try_load() -> Result<Functions, GpuError> {
 
 /// The library: what the environment names, or what the system has.
 fn library() -> Result<Source, GpuError> {
-    if let Some(path) = std::env::var_os(PATH) {
+    if let Some(path) = std::env::var_os(PATH).filter(|path| !path.is_empty()) {
         // SAFETY: whoever starts the program names the driver; its initialisers are its own affair.
         let library = unsafe { Library::new(&path) };
         return match library {

@@ -10,6 +10,9 @@ mod layouts;
 mod loading;
 
 use std::ffi::c_void;
+#[cfg(feature = "cuda")]
+use std::os::fd::FromRawFd;
+use std::os::fd::OwnedFd;
 
 #[cfg(feature = "cuda")]
 use layouts::{
@@ -337,10 +340,11 @@ calls! {
     }
 
     /// A DMA-buf of whole pages.
-    unsafe fn dmabuf(address: Address, len: usize) -> i32 {
+    unsafe fn dmabuf(address: Address, len: usize) -> OwnedFd {
         let mut fd = -1_i32;
         cu!(cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, len, DMA_BUF_FD, 0))?;
-        Ok(fd)
+        // SAFETY: the driver just made it, for the caller alone.
+        unsafe { descriptor("cuMemGetHandleForAddressRange", fd) }
     }
 
     /// Makes what a NIC has written visible to the current device, or to all.
@@ -353,7 +357,9 @@ calls! {
         let prop = AllocationProp::of(device, gpu_direct_rdma);
         let mut bytes = 0;
         cu!(cuMemGetAllocationGranularity(&mut bytes, (&raw const prop).cast(), MINIMUM))?;
-        Ok(bytes)
+        let is_sound = (1..=crate::soft::MAX_REGION).contains(&bytes);
+        let nonsense = || nonsense("cuMemGetAllocationGranularity", format!("a unit of {bytes} bytes"));
+        is_sound.then_some(bytes).ok_or_else(nonsense)
     }
 
     /// Physical memory of a device, which can be passed to other processes.
@@ -398,16 +404,21 @@ calls! {
     }
 
     /// A descriptor of physical memory for another process.
-    unsafe fn export(handle: u64) -> i32 {
+    unsafe fn export(handle: u64) -> OwnedFd {
         let mut fd = -1_i32;
         cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FILE_DESCRIPTOR, 0))?;
-        Ok(fd)
+        // SAFETY: as above.
+        unsafe { descriptor("cuMemExportToShareableHandle", fd) }
     }
 
     /// Where the allocation begins that has an address, and its length.
     unsafe fn extent(address: Address) -> (Address, usize) {
         let (mut base, mut len) = (0, 0);
         cu!(cuMemGetAddressRange_v2(&mut base, &mut len, address))?;
+        if address.checked_sub(base).is_none_or(|inside| inside >= len as u64) {
+            let what = format!("{len} bytes from {base:#x} on for what is at {address:#x}");
+            return Err(nonsense("cuMemGetAddressRange", what));
+        }
         Ok((base, len))
     }
 
@@ -437,6 +448,24 @@ calls! {
         cu!(cuMemImportFromShareableHandle(&mut handle, fd, FILE_DESCRIPTOR))?;
         Ok(handle)
     }
+}
+
+/// A descriptor that the driver made.
+///
+/// # Safety
+/// Nobody else has it.
+#[cfg(feature = "cuda")]
+unsafe fn descriptor(call: &'static str, fd: i32) -> Result<OwnedFd, GpuError> {
+    if fd < 0 {
+        return Err(nonsense(call, format!("descriptor {fd}")));
+    }
+    // SAFETY: by contract.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(feature = "cuda")]
+fn nonsense(call: &'static str, what: String) -> GpuError {
+    GpuError::Nonsense { call, what }
 }
 
 /// A text that ends with 0.

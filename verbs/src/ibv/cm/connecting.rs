@@ -59,7 +59,8 @@ pub(crate) fn connect(
     let manager = device.manager()?;
     let course = Arc::new(Course::asking(words.clone()));
     let id = Id::new(&manager, About::Connection(course.clone()), "ask for a connection")?;
-    id.resolve_address(peer).map_err(|source| CmError::Unreachable { peer, source })?;
+    let own = prepared.ibv().and_then(|qp| qp.chosen_address());
+    id.resolve_address(own, peer).map_err(|source| CmError::Unreachable { peer, source })?;
     Ok(Connecting { side: Side::Asked(prepared, words), ends: Some(Ends { id, course, peer }) })
 }
 
@@ -122,6 +123,7 @@ fn finish(ends: Ends, prepared: Prepared, ours: &Words, theirs: Words) -> Result
     };
     let qp = prepared.ibv().ok_or(CmError::ForeignObject)?;
     let agreed = ends.id.agreed(smaller(ours.reads, theirs.reads)).map_err(failed)?;
+    qp.check_agreed(&agreed, ends.id.local())?;
     qp.connect_as_agreed(&agreed)?;
     ends.course.set_queue_pair(qp.leash());
     ends.id.establish().map_err(failed)?;

@@ -59,12 +59,14 @@ impl Id {
         &self.manager.core.device.name
     }
 
-    /// Begins to look for the way to a peer.
-    pub(super) fn resolve_address(&self, peer: SocketAddr) -> io::Result<()> {
+    /// Begins to look for the way to a peer, from an address of this side if one is named.
+    pub(super) fn resolve_address(&self, own: Option<IpAddr>, peer: SocketAddr) -> io::Result<()> {
         let mut to = storage(peer);
+        let mut own = own.map(|ip| storage(SocketAddr::new(ip, 0)));
+        let from = own.as_mut().map_or(null_mut(), |own| (&raw mut *own).cast());
         let resolve = self.library().rdma_resolve_addr;
-        // SAFETY: the id is alive; the address is read before it returns.
-        outcome(unsafe { resolve(self.raw.as_ptr(), null_mut(), (&raw mut to).cast(), RESOLVE_MS) })
+        // SAFETY: the id is alive; the addresses are read before it returns.
+        outcome(unsafe { resolve(self.raw.as_ptr(), from, (&raw mut to).cast(), RESOLVE_MS) })
     }
 
     /// Listens at a port of all addresses, or at one that is free, and tells which.

@@ -131,10 +131,6 @@ impl Request {
 
     pub(crate) fn accept(self, prepared: Prepared, private: &[u8]) -> Result<Connecting, CmError> {
         let private = padded::<{ Reply::PRIVATE }>(private)?;
-        let limit = prepared.address().mtu;
-        if self.mtu.bytes() > limit.bytes() {
-            return Err(CmError::MtuTooLong { asked: self.mtu, limit });
-        }
         let words = words_of(&self.device, &prepared, &private)?;
         let words = Words { reads: smaller(self.words.reads, words.reads), ..words };
         let qp = prepared.ibv().ok_or(CmError::ForeignObject)?;
@@ -145,6 +141,7 @@ impl Request {
             None => CmError::System { what: "accept a connection", source },
         };
         let agreed = self.id.agreed(words.reads).map_err(gone)?;
+        qp.check_agreed(&agreed, self.id.local())?;
         // Before the peer is told, since it may send at once then.
         qp.connect_as_agreed(&agreed)?;
         self.course.set_queue_pair(qp.leash());

@@ -111,7 +111,7 @@ pub(super) fn mtu_code(mtu: Mtu) -> u32 {
 }
 
 /// The least timeout of 4.096 us x 2^n, n from 1 to 31, that is no shorter.
-fn timeout_code(timeout: Duration) -> u8 {
+pub(super) fn timeout_code(timeout: Duration) -> u8 {
     let units = timeout.as_nanos().div_ceil(4096).max(2);
     let exponent = u128::BITS - (units - 1).leading_zeros();
     exponent.min(31) as u8

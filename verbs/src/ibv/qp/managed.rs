@@ -1,6 +1,7 @@
 //! Queue pairs that a connection manager connects.
 
 use std::ffi::c_int;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -9,10 +10,10 @@ use qpair_verbs_sys as sys;
 use super::attributes;
 use super::create::OwnedQp;
 use super::shared::QpShared;
-use crate::error::ConnectError;
+use crate::error::{CmError, ConnectError};
 use crate::ibv::device::Device;
-use crate::ibv::quirks;
-use crate::qp::{QpAttributes, transition};
+use crate::ibv::{port, quirks};
+use crate::qp::{HOP_LIMIT, QpAttributes, QpOptions, transition};
 use crate::sync::lock;
 use crate::types::{Gid, QpState};
 
@@ -84,7 +85,46 @@ impl OwnedQp {
         self.leash.get_or_init(made).clone()
     }
 
-    /// INIT to RTS, by what was agreed on.
+    /// The address of this side by the row of the GID table that its builder chose: of none, or where that is no address by which
+    /// the system finds ways, the system's choice counts.
+    pub(in crate::ibv) fn chosen_address(&self) -> Option<IpAddr> {
+        self.options.gid_index?;
+        let ip = Ipv6Addr::from(self.address.gid.0);
+        match ip.to_ipv4_mapped() {
+            Some(ip) => Some(ip.into()),
+            None => (!ip.is_unicast_link_local() && !ip.is_unspecified()).then_some(ip.into()),
+        }
+    }
+
+    /// That what the connection managers agreed on, with this side at `local`, is within what its builder said.
+    ///
+    /// # Errors
+    /// [`CmError::OtherAddress`], [`CmError::MtuTooLong`].
+    pub(in crate::ibv) fn check_agreed(&self, agreed: &Agreed, local: IpAddr) -> Result<(), CmError> {
+        let ready = &agreed.ready_to_receive;
+        if self.options.gid_index.is_some_and(|index| index != u32::from(ready.ah_attr.grh.sgid_index)) {
+            let own = self.chosen_address().unwrap_or(Ipv6Addr::from(self.address.gid.0).into());
+            return Err(CmError::OtherAddress { asked: local, own });
+        }
+        let (asked, limit) = (port::mtu(ready.path_mtu), self.address.mtu);
+        if asked.bytes() > limit.bytes() { Err(CmError::MtuTooLong { asked, limit }) } else { Ok(()) }
+    }
+
+    /// What its builder chose of the way, where it did; the rest is the connection manager's, which knows the subnet.
+    fn choose_way(&self, way: &mut sys::ibv_ah_attr) {
+        let QpOptions { service_level, traffic_class, hop_limit, .. } = self.options;
+        if service_level != 0 {
+            way.sl = service_level;
+        }
+        if traffic_class != 0 {
+            way.grh.traffic_class = traffic_class;
+        }
+        if hop_limit != HOP_LIMIT {
+            way.grh.hop_limit = hop_limit;
+        }
+    }
+
+    /// INIT to RTS, by what was agreed on, and what this end's builder chose for itself.
     pub(in crate::ibv) fn connect_as_agreed(&self, agreed: &Agreed) -> Result<(), ConnectError> {
         let own = attributes::init(&self.options, self.pd.device().attributes().atomics);
         // The port is the one at which the way to the peer begins.
@@ -101,6 +141,7 @@ impl OwnedQp {
         let mut attributes = agreed.ready_to_receive;
         attributes.max_dest_rd_atomic = answered;
         attributes.min_rnr_timer = attributes::rnr_code(self.options.min_rnr_timer);
+        self.choose_way(&mut attributes.ah_attr);
         self.enter_state(QpState::Rtr, &attributes)?;
         // SAFETY: any 16 bytes are a GID.
         let gid = Gid(unsafe { attributes.ah_attr.grh.dgid.raw });
@@ -116,6 +157,7 @@ impl OwnedQp {
         *lock(&self.peer_reads) = Some(under_way);
         let mut attributes = agreed.ready_to_send;
         attributes.max_rd_atomic = under_way;
+        attributes.timeout = attributes::timeout_code(self.options.ack_timeout);
         attributes.retry_cnt = quirks::retry_count(self.pd.device().attributes(), attributes.retry_cnt);
         self.enter_state(QpState::Rts, &attributes)
     }
