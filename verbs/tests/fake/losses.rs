@@ -1,5 +1,8 @@
 //! Connections by rdma_cm of a host that loses its connection manager, or its device.
 
+use std::time::Duration;
+
+use mio::{Events, Interest, Poll, Token};
 use qpair_fake_ibverbs::control::{Device, break_cm};
 use qpair_verbs::{CmError, Ended, QpState};
 
@@ -83,6 +86,22 @@ fn a_listener_of_a_device_that_is_removed_is_told() {
         listening.ground.fake.cm_event(DEVICE_REMOVAL, 0, 0).unwrap();
         let error = listening.listener.wait(LIMIT).unwrap_err();
         assert!(matches!(error, CmError::DeviceGone { .. }), "{error}");
+        listening.close();
+    });
+}
+
+/// Also to who watches the descriptor.
+#[test]
+fn a_listener_that_is_watched_is_told_of_its_end() {
+    in_fake(|| {
+        let mut listening = Listening::new();
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+        poll.registry().register(&mut listening.listener, Token(1), Interest::READABLE).unwrap();
+        listening.ground.fake.cm_event(DEVICE_REMOVAL, 0, 0).unwrap();
+        poll.poll(&mut events, Some(LIMIT)).unwrap();
+        assert!(!events.is_empty(), "nothing tells of it");
+        assert!(listening.listener.poll().is_none());
+        assert!(matches!(listening.listener.wait(Duration::ZERO), Err(CmError::DeviceGone { .. })));
         listening.close();
     });
 }

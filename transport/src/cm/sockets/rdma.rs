@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{Context, Listener};
+use qpair_verbs::{CmError, Context, Listener};
 
 use super::Sockets;
 use super::listeners::STRANGERS;
@@ -90,9 +90,16 @@ impl Sockets {
         for _ in 0..REQUESTS {
             let listener = &mut self.listeners[place];
             let id = listener.id;
-            let Some(request) = listener.requests().and_then(Listener::poll) else {
-                listener.again = false;
-                return;
+            let request = match listener.requests().map(|requests| requests.wait(Duration::ZERO)) {
+                Some(Ok(request)) => request,
+                None | Some(Err(CmError::TimedOut { .. })) => {
+                    listener.again = false;
+                    return;
+                }
+                Some(Err(error)) => {
+                    listener.again = false;
+                    return tracing::error!(%error, "nobody can connect by rdma_cm any more; open the device and listen again");
+                }
             };
             let peer = request.peer();
             if self.strangers + self.rdma.guests.len() + self.rdma.lingering.len() >= STRANGERS {

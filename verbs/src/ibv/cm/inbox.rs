@@ -57,17 +57,18 @@ impl Inbox {
         self.bell.ring();
     }
 
-    /// Nobody comes any more. The first reason counts.
+    /// Nobody comes any more. The first reason counts. Whoever waits is told, also by the descriptor, and for good.
     pub(super) fn end(&self, why: Loss) {
         lock(&self.state).end.get_or_insert(why);
         self.came.notify_all();
+        self.bell.ring();
     }
 
     /// The next, if one comes until then; none: without end. Once all are taken, why nobody comes any more.
     pub(super) fn take(&self, deadline: Option<Instant>) -> Result<Option<Asked>, Loss> {
         let taken = wait(&self.state, &self.came, deadline, |state| {
             let next = state.waiting.pop_front();
-            if state.waiting.is_empty() {
+            if state.waiting.is_empty() && state.end.is_none() {
                 self.bell.clear();
             }
             next.map(Ok).or(state.end.map(Err))
@@ -109,6 +110,8 @@ const LOOKS: usize = 32;
 #[cfg(test)]
 mod tests {
     use std::ptr::NonNull;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::super::known::{About, Known};
     use super::*;
@@ -164,6 +167,22 @@ mod tests {
         inbox.end(Loss::Device);
         inbox.end(Loss::Manager);
         assert_eq!(inbox.take(None).unwrap().unwrap().words.qpn, 1);
-        assert!(matches!(inbox.take(None), Err(Loss::Device)));
+        for _ in 0..2 {
+            assert!(matches!(inbox.take(None), Err(Loss::Device)));
+            assert!(is_readable(&inbox), "nobody else tells of it");
+        }
+    }
+
+    #[test]
+    fn the_descriptor_tells_of_an_end_that_comes_while_nobody_waits() {
+        let inbox = Inbox::new().unwrap();
+        assert!(inbox.take(Some(Instant::now())).unwrap().is_none() && !is_readable(&inbox));
+        inbox.end(Loss::Manager);
+        assert!(is_readable(&inbox));
+    }
+
+    fn is_readable(inbox: &Inbox) -> bool {
+        let mut fds = [PollFd::new(&inbox.bell, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
     }
 }
