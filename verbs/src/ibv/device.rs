@@ -1,5 +1,6 @@
 //! An opened device: its context, its events, and what it says of itself.
 
+use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use qpair_verbs_sys::Ibverbs;
@@ -90,7 +91,7 @@ impl Device {
     }
 
     /// What paths from port `number` rest on, as it is now.
-    pub(super) fn side(&self, number: u8) -> Option<Side> {
+    pub(super) fn side(&self, number: u8) -> io::Result<Side> {
         port::side(&self.handle, self.attributes.ports, number)
     }
 

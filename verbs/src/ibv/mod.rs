@@ -1,4 +1,5 @@
-//! Devices that libibverbs drives: InfiniBand, RoCE and iWARP adapters, and the kernel's own software devices.
+//! Devices that libibverbs drives: InfiniBand and RoCE adapters, and the kernel's own software devices. Of iWARP adapters memory and
+//! queues can be had, and no connections.
 //! Each object owns its counterpart in the library and keeps alive what that stands on.
 
 mod address;

@@ -38,10 +38,15 @@ impl Pd {
         Ok(Self::with(id, handle, device.clone(), Box::default()))
     }
 
-    /// The same domain, whose memory is registered with the devices of the others too.
+    /// The same domain, whose memory is registered with the devices of the others too, and with those that it spans already.
     pub(crate) fn spanning(&self, others: impl IntoIterator<Item = Arc<Pd>>) -> Arc<Self> {
-        let further = others.into_iter().map(|other| (other.id, other.handle.clone())).collect();
-        Self::with(self.id, self.handle.clone(), self.device.clone(), further)
+        let mut further: Vec<_> = self.further.to_vec();
+        for other in others {
+            if further.iter().all(|(domain, _)| *domain != other.id) {
+                further.push((other.id, other.handle.clone()));
+            }
+        }
+        Self::with(self.id, self.handle.clone(), self.device.clone(), further.into())
     }
 
     fn with(id: u64, handle: Arc<PdHandle>, device: Arc<Device>, further: Further) -> Arc<Self> {

@@ -1,5 +1,6 @@
 //! What a port says of itself.
 
+use std::io;
 use std::mem::MaybeUninit;
 
 use qpair_verbs_sys as sys;
@@ -22,11 +23,11 @@ pub(super) struct Side {
     pub(super) gids: Vec<GidEntry>,
 }
 
-/// The side of port `number`, of so many, as it is now; `None` if there is no such port.
-pub(super) fn side(handle: &Handle, ports: u8, number: u8) -> Option<Side> {
-    let of = ask(handle, number).ok()?;
+/// The side of port `number`, of so many, as it is now.
+pub(super) fn side(handle: &Handle, ports: u8, number: u8) -> io::Result<Side> {
+    let of = ask(handle, number)?;
     let rows = gid::Table { handle, ports, port: number };
-    Some(Side {
+    Ok(Side {
         lid: of.lid,
         active_mtu: mtu(of.active_mtu),
         link_layer: link_layer(of.link_layer),
@@ -70,12 +71,12 @@ pub(super) fn whole(handle: &Handle, ports: u8, number: u8) -> Option<PortAttrib
 }
 
 /// The library's own attributes of a port.
-pub(super) fn ask(handle: &Handle, number: u8) -> std::io::Result<sys::ibv_port_attr> {
+pub(super) fn ask(handle: &Handle, number: u8) -> io::Result<sys::ibv_port_attr> {
     let mut of = MaybeUninit::<sys::ibv_port_attr>::zeroed();
     // SAFETY: the context is open, and the attributes are written to.
     outcome(unsafe { sys::ibv_query_port(handle.library, handle.ctx(), number, of.as_mut_ptr()) })?;
     if number == 0 {
-        return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: zeroed, which is valid, and filled by the library.
     Ok(unsafe { of.assume_init() })

@@ -99,6 +99,10 @@ impl QpOptions {
                 return Err(CreateError::OutOfRange { what, asked: count.into(), limit: 7 });
             }
         }
+        if self.service_level > 15 {
+            let asked = self.service_level.into();
+            return Err(CreateError::OutOfRange { what: "a service level", asked, limit: 15 });
+        }
         Ok(())
     }
 }

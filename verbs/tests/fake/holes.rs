@@ -164,15 +164,10 @@ fn codes_that_nobody_knows_are_kept_and_printed() {
 }
 
 #[test]
-fn statuses_and_events_that_nobody_knows_are_kept_and_printed() {
+fn events_that_nobody_knows_are_kept() {
     in_fake(|| {
-        let mut ground = Ground::new();
+        let ground = Ground::new();
         let mut events = ground.ctx.events().unwrap();
-        let (mut a, b) = ground.pair();
-        let odd = qpair_fake_ibverbs::control::Completion::new().status(4711).opcode(0xdead).vendor_err(42);
-        ground.fake.forge(1, odd).unwrap();
-        a.send_inline(b"x").signaled().id(8).post().unwrap();
-        b_receives_nothing(&mut ground);
         ground.fake.event(815, About::Port(1)).unwrap();
         let mut raised = None;
         assert!(wait_until(|| {
@@ -180,16 +175,9 @@ fn statuses_and_events_that_nobody_knows_are_kept_and_printed() {
             raised.is_some()
         }));
         assert_eq!(raised, Some(AsyncEvent::Unknown(815)));
-        drop((a, b, events));
+        drop(events);
         ground.close();
     });
-
-    /// The send waits for a receive that does not come; closing flushes it with the forged status.
-    fn b_receives_nothing(ground: &mut Ground) {
-        let qps = ground.fake.calls();
-        assert!(qps.contains("ibv_post_send"), "{qps}");
-        ground.nothing();
-    }
 }
 
 #[test]

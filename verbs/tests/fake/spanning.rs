@@ -78,6 +78,33 @@ fn each_device_reaches_it_by_a_key_of_its_own() {
 }
 
 #[test]
+fn a_domain_that_spans_others_is_the_same_domain_and_can_span_more() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let (second, third) = (another("second"), another("third"));
+        let srq = ground.pd.create_srq(4).unwrap();
+        let both = ground.pd.spanning(std::slice::from_ref(&second.2)).unwrap();
+        let all = both.spanning(&[third.2.clone(), second.2.clone()]).unwrap();
+        drop(all.rc(&ground.cq).srq(&srq).build().unwrap());
+        let region = all.expose(64, Access::REMOTE_ALL).unwrap();
+        for pd in [&ground.pd, &second.2, &third.2] {
+            assert!(region.rkey_in(pd).is_some());
+        }
+        // One of another domain of the device.
+        let other = ground.ctx.alloc_pd().unwrap();
+        let error = other.rc(&ground.cq).srq(&srq).build().unwrap_err();
+        assert!(matches!(error, CreateError::ForeignObject { .. }) && error.to_string().contains("domain"), "{error}");
+        drop((region, srq, both, all, other));
+        ground.close();
+        for (fake, ctx, pd) in [second, third] {
+            drop((pd, ctx));
+            settled(&fake);
+            fake.assert_clean();
+        }
+    });
+}
+
+#[test]
 fn a_device_that_is_removed_keeps_nothing_from_the_others() {
     in_fake(|| {
         let mut ground = Ground::new();

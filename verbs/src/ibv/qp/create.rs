@@ -93,11 +93,13 @@ impl OwnedQp {
         options.check(device.attributes().max_qp_wr.min(MOST_SLOTS))?;
         let (send_cq, recv_cq) = (own_cq(send_cq, device)?, own_cq(recv_cq, device)?);
         let srq = srq.map(|srq| own_srq(srq, pd)).transpose()?;
-        let port = device.side(options.port).ok_or_else(|| CreateError::OutOfRange {
-            what: "a port number",
-            asked: options.port.into(),
-            limit: device.attributes().ports.into(),
-        })?;
+        let ports = device.attributes().ports;
+        if !(1..=ports).contains(&options.port) {
+            let (asked, limit) = (options.port.into(), ports.into());
+            return Err(CreateError::OutOfRange { what: "a port number", asked, limit });
+        }
+        let asked = device.side(options.port);
+        let port = asked.map_err(|source| CreateError::System { what: "ask the device for its port", source })?;
         let (address, gid_index) = address::of_port(options, &port)?;
         let max_inline = options.max_inline.unwrap_or_else(|| device.max_inline());
         let in_domain = in_domain(pd, options);
@@ -322,7 +324,8 @@ fn own_cq(cq: &CqHandle, device: &Arc<Device>) -> Result<Arc<CqShared>, CreateEr
 
 fn own_srq(srq: &SrqHandle, pd: &Arc<Pd>) -> Result<Arc<Srq>, CreateError> {
     match srq {
-        SrqHandle::Ibv(srq) if Arc::ptr_eq(srq.pd(), pd) => Ok(srq.clone()),
+        // The domain that spans others is the same one.
+        SrqHandle::Ibv(srq) if srq.pd().id() == pd.id() => Ok(srq.clone()),
         _ => Err(CreateError::ForeignObject { what: "the shared receive queue" }),
     }
 }

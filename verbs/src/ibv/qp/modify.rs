@@ -73,10 +73,13 @@ impl OwnedQp {
     /// the peer's.
     pub(crate) fn target(&self, peer: &QpAddress) -> Result<Arc<Ah>, ConnectError> {
         let mut local = self.local;
-        let port = if self.options.gid_index.is_none() { self.pd.device().side(local.port) } else { None };
-        let row = port.as_ref().and_then(|port| preferred_gid(&port.gids, Some(peer.gid)));
-        if let Some(index) = row.and_then(|row| u8::try_from(row.index).ok()) {
-            local.gid_index = index;
+        if self.options.gid_index.is_none() {
+            let port = self.pd.device().side(local.port);
+            let port = port.map_err(|source| ConnectError::System { what: "ask the device for its port", source })?;
+            let row = preferred_gid(&port.gids, Some(peer.gid));
+            if let Some(index) = row.and_then(|row| u8::try_from(row.index).ok()) {
+                local.gid_index = index;
+            }
         }
         Ah::create(&self.pd, &local, peer)
     }
