@@ -238,9 +238,9 @@ impl ProtectionDomain {
         }
     }
 
-    /// Whether the device reaches the memory of all GPUs that this process sees, by what device, driver and kernel say of
-    /// themselves: the driver is initialised for that, where there is one, and no GPU opened. True where there is no GPU or no
-    /// driver, or it does not say.
+    /// Whether the device reaches the memory of all GPUs that this process sees, and what it writes there can be
+    /// [flushed](crate::GpuRegion::flush) without reading it back, by what device, driver and kernel say of themselves: the driver is
+    /// initialised for that, where there is one, and no GPU opened. True where there is no GPU or no driver, or it does not say.
     pub fn reaches_gpus(&self) -> bool {
         let Provider::Ibv(pd) = &self.provider else { return true };
         let all = match GpuAttributes::of_all() {
@@ -252,7 +252,8 @@ impl ProtectionDomain {
             }
         };
         let takes_dmabufs = pd.takes_dmabufs();
-        all.iter().all(|gpu| gpu.dma_buf && takes_dmabufs || gpu.gpu_direct_rdma && has_peermem())
+        let reaches = |gpu: &GpuAttributes| gpu.dma_buf && takes_dmabufs || gpu.gpu_direct_rdma && has_peermem();
+        all.iter().all(|gpu| reaches(gpu) && (gpu.writes_ordered || gpu.flush.host))
     }
 
     /// The name of its device.

@@ -135,7 +135,7 @@ pub(crate) enum Staging {
     Asked,
     /// The device is another GPU's.
     Neighbour,
-    /// The device does not reach the memory of each GPU.
+    /// The device does not reach the memory of each GPU, or what it writes there would have to be read back.
     Unreached,
 }
 
@@ -145,7 +145,9 @@ impl Staging {
         match self {
             Staging::Asked => format!("as QPAIR_GPU_STAGING=1 says at rank {rank}"),
             Staging::Neighbour => format!("as the NIC of rank {rank} is another GPU's"),
-            Staging::Unreached => format!("as the device of rank {rank} does not reach that of each of its GPUs"),
+            Staging::Unreached => format!(
+                "as the device of rank {rank} does not reach that of each of its GPUs, or not so that they see what it writes"
+            ),
         }
     }
 }

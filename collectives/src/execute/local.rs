@@ -34,6 +34,10 @@ impl Run {
         if self.memory(src.buffer).on_gpu().is_some() {
             return self.local_on_own_gpu(src, dst, calc);
         }
+        self.memory(src.buffer).make_visible().map_err(|error| error.to_string())?;
+        if calc.is_some() {
+            self.memory(dst.buffer).make_visible().map_err(|error| error.to_string())?;
+        }
         let slices = self.memory(src.buffer).slice(src).zip(self.memory(dst.buffer).slice(dst));
         let (from, into) = slices.ok_or("a span of memory that peers do not reach")?;
         match calc {

@@ -148,6 +148,8 @@ impl Memory {
     }
 
     fn taken_back(self, domain: &ProtectionDomain, grace: &mut Grace<'_>) -> Result<Option<Block>, CollectiveError> {
+        // For the program's kernels, also those behind a hold.
+        self.make_visible()?;
         let region = match self.withdraw(grace) {
             Memory::None => return Ok(None),
             Memory::Kept { len } => {
@@ -244,11 +246,21 @@ impl Memory {
         }
     }
 
+    /// Makes what NICs have written to a GPU's memory visible to what the GPU does from now on, where it does not order such writes by
+    /// itself. Without a way to do so, messages of its memory go by slots.
+    pub(super) fn make_visible(&self) -> Result<(), MemoryError> {
+        match self {
+            Memory::Exposed(Region::Gpu(region)) => region.flush().map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
     /// Scales a span of a GPU's memory.
     pub(super) fn scale(&mut self, span: Span, data_type: DataType, by: Scale) -> Result<(), String> {
         if let Some(own) = self.on_gpu_mut() {
             return own.scale(span.start, span.len, data_type, by).map_err(|error| error.to_string());
         }
+        self.make_visible().map_err(|error| error.to_string())?;
         let slice = self.slice(span).ok_or("a span of memory that peers do not reach")?;
         slice.scale(data_type, by).map_err(|error| error.to_string())
     }

@@ -78,6 +78,42 @@ fn where_the_device_reaches_the_memory_nothing_goes_by_slots() {
     });
 }
 
+/// Before kernels of the operations read it, and before their ends are told.
+#[test]
+fn what_a_nic_writes_is_made_visible_or_does_not_go_straight() {
+    // Whose kernels see writes in order: nobody's, or the owner's. And whether the processor can flush.
+    for (ordering, flush, flushes, by_slots) in [(100, 0, false, false), (0, 1, true, false), (0, 0, false, true)] {
+        const CASE: &str = "QPAIR_STAGING_TEST_CASE";
+        let case = format!("{ordering} {flush}");
+        if std::env::var(CASE).is_ok_and(|other| other != case) {
+            continue;
+        }
+        on_a_fake(&[ON_IT, &[(CASE, &*case)]].concat(), || {
+            let gpu = {
+                qpair_fake_cuda::control::load().unwrap();
+                let fake = cuda::Device::of(0);
+                fake.set_attribute(118, ordering).unwrap();
+                fake.set_attribute(117, flush).unwrap();
+                gpu()
+            };
+            let domain = Context::open(FAKE).unwrap().alloc_pd().unwrap();
+            assert_eq!(domain.reaches_gpus(), !by_slots);
+            drop(domain);
+            let comms = ranks(2, None);
+            let before = count_flushes();
+            let text = work(comms, gpu);
+            assert_eq!(text.contains("by slots of pinned memory"), by_slots, "{case}: {text}");
+            // Two operations of three lengths on two ranks, with a copy or a reduction in each that goes straight.
+            let flushed = count_flushes() - before;
+            assert!(if flushes { flushed >= 12 } else { flushed == 0 }, "{case}: {flushed} flushes");
+        });
+    }
+
+    fn count_flushes() -> usize {
+        cuda::Device::of(0).calls().matches("cuFlushGPUDirectRDMAWrites").count()
+    }
+}
+
 #[test]
 fn where_it_does_not_messages_go_by_pinned_memory() {
     on_a_fake(ON_IT, || {

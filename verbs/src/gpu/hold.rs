@@ -34,8 +34,7 @@ use crate::sync::lock;
 /// ([`GpuAttributes::writes_ordered`](super::GpuAttributes::writes_ordered)), or where its streams can flush them
 /// ([`FlushOptions::stream`](super::FlushOptions::stream)), as the stream does that was held. On a GPU with a flush by the processor
 /// alone, or with none, it may be seen late: call [`GpuRegion::flush`](super::GpuRegion::flush) before the release, and where that
-/// is [`Flush::ReadBack`](super::Flush::ReadBack) do the READ. Collectives do neither: on such a GPU, where NICs write for them, give
-/// the stream what reads a result only after the wait for the operation, not behind a hold.
+/// is [`Flush::ReadBack`](super::Flush::ReadBack) do the READ. Collectives see to it.
 ///
 /// # Who waits for whom
 /// Until the release, all that waits for the stream waits as well. If the release is behind one of these, that is for ever; in
