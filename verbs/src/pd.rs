@@ -345,6 +345,10 @@ impl ProtectionDomain {
     }
 
     /// An unreliable connection, whose completions go to `cq`.
+    ///
+    /// A message that is longer than its receive is dropped where it comes over a network, and the receive is for the next one, as
+    /// Linux' rdma_rxe has it; between processes of a host on the software device, where the sender writes into the receive, the
+    /// receive fails, and the queue pair with it.
     pub fn uc(&self, cq: &CompletionQueue) -> QpBuilder {
         QpBuilder::new(self, QpType::Uc, cq)
     }

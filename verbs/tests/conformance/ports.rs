@@ -43,7 +43,7 @@ fn a_row_of_the_table_that_is_not_there_is_refused(env: &Env) {
     let gids = ctx.port(1).expect("ports count from 1").gids;
     let last = gids.iter().map(|row| row.index).max().expect("a row");
     let error = pd.rc(&cq).gid_index(last + 1).build().unwrap_err();
-    assert!(matches!(error, CreateError::OutOfRange { asked, .. } if asked == u64::from(last) + 1), "{error}");
+    assert!(matches!(error, CreateError::EmptyGid { index, .. } if index == last + 1), "{error}");
     for row in &gids {
         let made = pd.rc(&cq).gid_index(row.index).build().unwrap();
         assert_eq!(made.address().gid, row.gid, "row {}", row.index);

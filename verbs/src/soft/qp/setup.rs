@@ -60,7 +60,7 @@ impl SoftQp {
     pub(crate) fn new(spec: QpSpec) -> Result<Arc<Self>, CreateError> {
         let full = || CreateError::Exhausted { what: "queue pair" };
         let home = spec.node.home().clone();
-        let place = place(&home, spec.options.gid_index)?;
+        let place = place(&home, spec.options.port, spec.options.gid_index)?;
         let most = place.as_ref().map_or(Mtu::B4096, |place| place.mtu);
         let mtu = spec.options.mtu.map_or(most, |mtu| mtu.min(most));
         let receiver = Receiver::new(&spec)?;
@@ -197,7 +197,7 @@ fn seats(spec: &QpSpec, public: &Block<QpPublic>) -> Option<Seats> {
 
 /// The address on the network that a row of the GID table stands for; by default the one that a port prefers. `None`: it is
 /// the row of this host's shared memory.
-fn place(home: &Home, index: Option<u32>) -> Result<Option<NetworkGid>, CreateError> {
+fn place(home: &Home, port: u8, index: Option<u32>) -> Result<Option<NetworkGid>, CreateError> {
     let mut rows = home.network_gids();
     let index = match index {
         Some(index) => index,
@@ -206,10 +206,9 @@ fn place(home: &Home, index: Option<u32>) -> Result<Option<NetworkGid>, CreateEr
             preferred_gid(&entries, None).map_or(0, |row| row.index)
         }
     };
-    let limit = rows.len() as u64;
     match index.checked_sub(1) {
         None => Ok(None),
-        Some(place) if u64::from(place) < limit => Ok(Some(rows.swap_remove(place as usize))),
-        Some(_) => Err(CreateError::OutOfRange { what: "a GID index", asked: index.into(), limit }),
+        Some(place) if (place as usize) < rows.len() => Ok(Some(rows.swap_remove(place as usize))),
+        Some(_) => Err(CreateError::EmptyGid { port, index, rows: (0..=rows.len() as u32).collect() }),
     }
 }
