@@ -75,6 +75,12 @@ impl Fixture {
         self
     }
 
+    /// The same of bytes.
+    pub fn bytes(&self, path: &str, bytes: &[u8]) -> &Self {
+        fs::write(self.above(path), bytes).expect("a file of the test's own");
+        self
+    }
+
     /// Makes a symbolic link.
     pub fn link(&self, path: &str, target: &str) -> &Self {
         symlink(target, self.above(path)).expect("a link of the test's own");

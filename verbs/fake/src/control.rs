@@ -13,10 +13,11 @@
 //! ```
 
 use std::ffi::{CString, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use crate::interface::{self, Forged, element, field, text};
+use crate::interface::{self, ATTRIBUTES, Forged, element, field, text};
 
 /// A device of the loaded library, by its name. Any number of values may stand for one device.
 #[derive(Clone, Debug)]
@@ -242,14 +243,22 @@ impl Device {
     }
 
     /// Takes the device away, as the kernel does with one that is unplugged or reset: all that was made from it is gone, what
-    /// destroys it and all other calls say EIO from then on, and the descriptors of its contexts hang up behind the event that
-    /// it has failed (drivers/infiniband/core, ib_uverbs_remove_one and uverbs_destroy_ufile_hw).
+    /// destroys it and all other calls say EIO from then on, its contexts are told that it has failed and of nothing more, and a
+    /// moment later its attributes go (drivers/infiniband/core: ib_uverbs_remove_one, __ib_unregister_device).
     ///
     /// # Errors
     /// [`Error`] if the library can not be loaded.
     pub fn remove(&self) -> Result<(), Error> {
         // SAFETY: a C string.
-        self.check("fake_ibverbs_remove", unsafe { (functions()?.remove)(self.name.as_ptr()) }, "")
+        self.check("fake_ibverbs_remove", unsafe { (functions()?.remove)(self.name.as_ptr()) }, "")?;
+        if let Some(folder) = std::env::var_os(ATTRIBUTES) {
+            let attributes = Path::new(&folder).join(self.name());
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                let _ = std::fs::remove_dir_all(attributes);
+            });
+        }
+        Ok(())
     }
 
     /// Does the sends that the setting `defer` holds back.

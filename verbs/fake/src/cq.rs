@@ -97,22 +97,6 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Whoever reads the descriptor is told that there is nothing more; what waits can be [taken](EventQueue::take) still.
-    pub(crate) fn hang_up(&mut self) -> Result<(), c_int> {
-        let mut ends = [-1; 2];
-        // SAFETY: two descriptors are written; the reading end of a pipe that nobody writes takes the queue's number. Not before
-        // nobody does: who sleeps on that number would look, find nothing, and be told of nothing more.
-        unsafe {
-            if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
-                return Err(errno());
-            }
-            libc::close(ends[1]);
-            libc::dup3(ends[0], self.fd, libc::O_CLOEXEC);
-            libc::close(ends[0]);
-        }
-        Ok(())
-    }
-
     pub(crate) fn close(self) {
         // SAFETY: the descriptor is this queue's own and not used after.
         unsafe { libc::close(self.fd) };
@@ -124,12 +108,7 @@ pub(crate) fn read_event(fd: c_int) -> Result<(), c_int> {
     let mut count = 0u64;
     // SAFETY: eight bytes of a local.
     let read = unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
-    match read {
-        8 => Ok(()),
-        // It hung up.
-        0 => Err(libc::EIO),
-        _ => Err(errno()),
-    }
+    if read == 8 { Ok(()) } else { Err(errno()) }
 }
 
 /// A completion of no work at all.

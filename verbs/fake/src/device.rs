@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 
 use qpair_verbs_sys::*;
 
+use crate::interface::ATTRIBUTES;
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::world::Kind;
@@ -227,13 +228,23 @@ fn usual_gids(index: usize) -> Vec<Gid> {
 const V1: u32 = IBV_GID_TYPE_ROCE_V1;
 const V2: u32 = IBV_GID_TYPE_ROCE_V2;
 
+/// The folder of a device's attributes, of which one can be read where the test has a folder for those.
+fn attributes(name: &str) -> String {
+    let Ok(folder) = std::env::var(ATTRIBUTES) else { return format!("/sys/class/infiniband/{name}") };
+    let folder = format!("{folder}/{name}");
+    let made = std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(format!("{folder}/node_guid"), "0000:0000:0000:0001\n"));
+    made.unwrap_or_else(|error| panic!("{folder}: {error}"));
+    folder
+}
+
 fn c_structure(name: &str, index: usize) -> *mut ibv_device {
     // SAFETY: numbers, characters and function pointers that may be null.
     let mut device: ibv_device = unsafe { std::mem::zeroed() };
     write_text(&mut device.name, name);
     write_text(&mut device.dev_name, &format!("uverbs{index}"));
     write_text(&mut device.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
-    write_text(&mut device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+    write_text(&mut device.ibdev_path, &attributes(name));
     Box::into_raw(Box::new(device))
 }
 

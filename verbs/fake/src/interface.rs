@@ -49,6 +49,9 @@ pub(crate) mod text {
     pub(crate) const LIVE: u32 = 2;
 }
 
+/// The variable in the environment that names a folder for devices' attributes, which stands for /sys/class/infiniband.
+pub(crate) const ATTRIBUTES: &str = "FAKE_IBVERBS_ATTRIBUTES";
+
 /// `fake_ibverbs_add_device`: 0, or EEXIST.
 pub(crate) type AddDevice = unsafe extern "C" fn(device: *const c_char) -> c_int;
 /// `fake_ibverbs_reset`: forgets scripts, records and counts.

@@ -22,7 +22,8 @@
 //! ```
 //!
 //! `FAKE_IBVERBS_DEVICES` in the environment lists the devices that exist from the start, separated by commas; without
-//! it there is one, `fake0`.
+//! it there is one, `fake0`. `FAKE_IBVERBS_ATTRIBUTES` names a folder that stands for /sys/class/infiniband, as
+//! [`process::in_process`] makes one.
 
 pub mod control;
 pub mod process;

@@ -2,7 +2,11 @@
 
 use std::any::type_name;
 use std::env;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::interface::ATTRIBUTES;
 
 /// Runs the calling test in a process of its own, with these variables in its environment: `case` is a closure that stands in the
 /// test, whose name it tells by.
@@ -19,10 +23,31 @@ pub fn in_process<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
     let mut command = Command::new(env::current_exe().expect("this program"));
     command.args([test, "--exact", "--nocapture", "--test-threads", "1"]);
     CHOSEN.iter().for_each(|name| _ = command.env_remove(name));
-    let output = command.env(CHILD, "1").envs(variables.iter().copied()).output().expect("this program starts");
+    let attributes = Attributes::new();
+    command.env(CHILD, "1").env(ATTRIBUTES, &attributes.0).envs(variables.iter().copied());
+    let output = command.output().expect("this program starts");
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
+}
+
+/// A folder for the attributes of one process's devices.
+struct Attributes(PathBuf);
+
+impl Attributes {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("qpair-fake-{}-{number}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder for this test alone");
+        Attributes(folder)
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 const CHILD: &str = "QPAIR_FAKE_TEST_CHILD";

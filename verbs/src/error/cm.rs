@@ -127,6 +127,17 @@ pub enum CmError {
         /// Where the queue pair is.
         own: IpAddr,
     },
+    /// The connection manager takes another row of the GID table, of the same address, than the queue pair's builder chose: one of
+    /// RoCE v2 rather than v1, say.
+    #[error(
+        "the connection is by row {row} of the GID table, and the queue pair by row {chosen}: build it without gid_index, or with that row"
+    )]
+    OtherRow {
+        /// The row of the connection.
+        row: u32,
+        /// That of the queue pair.
+        chosen: u32,
+    },
     /// The peer asked for longer packets than the queue pair sends, or the way to it has such.
     #[error(
         "packets of {} bytes were asked for, and the queue pair takes {} at most: build it for longer ones, or have less asked for",

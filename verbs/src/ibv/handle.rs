@@ -1,9 +1,14 @@
 //! An open context of the library: what every other object stands on.
 
 use std::ffi::{CStr, c_int};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use qpair_verbs_sys::{HotOps, Ibverbs, ibv_context, ibv_device};
 
@@ -16,19 +21,13 @@ pub(super) struct Handle {
     pub(super) context: NonNull<ibv_context>,
     pub(super) ops: HotOps,
     pub(super) name: String,
-    /// A [`Fate`].
-    fate: AtomicU8,
-}
-
-/// What has become of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(super) enum Fate {
-    Works,
-    /// It has failed for good.
-    Failed,
-    /// The kernel has taken it away, and with it all that was made from it.
-    Removed,
+    /// It has failed for good, and does nothing any more.
+    has_failed: AtomicBool,
+    /// An attribute of the device that the kernel has for as long as it has the device; `None` where it can not be read.
+    attribute: Option<File>,
+    is_removed: AtomicBool,
+    /// When it was first doubted that the device is there.
+    doubted: OnceLock<Instant>,
 }
 
 // SAFETY: the library's functions on a context may be called from any thread; what its structures share is locked there.
@@ -57,7 +56,18 @@ impl Handle {
         // SAFETY: the context was just opened.
         match unsafe { HotOps::of(context.as_ptr()) } {
             Ok(ops) => {
-                Ok(Handle { library, context, ops, name: name.to_owned(), fate: AtomicU8::new(Fate::Works as u8) })
+                // SAFETY: the device is of the list, which is not freed yet.
+                let attribute = unsafe { attribute(device) };
+                Ok(Handle {
+                    library,
+                    context,
+                    ops,
+                    name: name.to_owned(),
+                    has_failed: AtomicBool::new(false),
+                    attribute,
+                    is_removed: AtomicBool::new(false),
+                    doubted: OnceLock::new(),
+                })
             }
             Err(missing) => {
                 // SAFETY: opened above, and nothing was made from it.
@@ -71,28 +81,67 @@ impl Handle {
         self.context.as_ptr()
     }
 
-    pub(super) fn note(&self, fate: Fate) {
-        self.fate.fetch_max(fate as u8, Ordering::AcqRel);
+    /// It has failed for good.
+    pub(super) fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Release);
+        self.doubted.get_or_init(Instant::now);
     }
 
     /// True once it does nothing any more.
     pub(super) fn has_failed(&self) -> bool {
-        self.fate.load(Ordering::Acquire) >= Fate::Failed as u8
+        self.has_failed.load(Ordering::Acquire)
     }
 
-    /// What the library says of an object that is given back: 0 or an errno. A device that was taken away says EIO of each, which
-    /// the kernel has destroyed by then: it stopped the device from reaching any memory before it said that it is gone
-    /// (uverbs_destroy_ufile_hw in its drivers/infiniband/core/rdma_core.c).
+    /// What the library says of an object that is given back: 0 or an errno. Of a device that the kernel takes away it says EIO of
+    /// each, before the kernel has destroyed it or after: once the device is gone, it has. Waits for that a moment, once.
     pub(super) fn given_back(&self, status: c_int) -> io::Result<()> {
         match outcome(status) {
-            Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_removed() => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EIO) && self.await_removal() => Ok(()),
             outcome => outcome,
         }
     }
 
-    fn is_removed(&self) -> bool {
-        self.fate.load(Ordering::Acquire) == Fate::Removed as u8
+    fn await_removal(&self) -> bool {
+        let since = *self.doubted.get_or_init(Instant::now);
+        loop {
+            if self.is_removed() {
+                return true;
+            }
+            if self.attribute.is_none() || since.elapsed() >= REMOVAL {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
+
+    /// True once the kernel has taken the device away, and with it all that was made from it: programs' objects are destroyed
+    /// before the device and its attributes go (__ib_unregister_device in its drivers/infiniband/core/device.c, and
+    /// ib_uverbs_remove_one in uverbs_main.c). An attribute that was opened before gives ENODEV then, also where another device has
+    /// come by that name.
+    fn is_removed(&self) -> bool {
+        if self.is_removed.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(attribute) = &self.attribute else { return false };
+        let is_gone = match attribute.read_at(&mut [0], 0) {
+            Ok(_) => attribute.metadata().is_ok_and(|of| of.nlink() == 0),
+            Err(error) => error.raw_os_error() == Some(libc::ENODEV),
+        };
+        if is_gone {
+            self.is_removed.store(true, Ordering::Release);
+        }
+        is_gone
+    }
+}
+
+/// An attribute of a device, opened.
+///
+/// # Safety
+/// The device is the library's.
+unsafe fn attribute(device: *mut ibv_device) -> Option<File> {
+    // SAFETY: by contract; the library ends the text with a zero byte.
+    let folder = unsafe { CStr::from_ptr((*device).ibdev_path.as_ptr()) };
+    File::open(Path::new(folder.to_str().ok()?).join("node_guid")).ok()
 }
 
 impl Drop for Handle {
@@ -163,3 +212,7 @@ pub(super) fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
 pub(super) fn refused(error: io::Error) -> PostError {
     PostError::Refused { errno: error.raw_os_error().unwrap_or_default() }
 }
+
+/// How long a device may take to go once it says EIO or that it has failed.
+const REMOVAL: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(1);

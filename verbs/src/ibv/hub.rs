@@ -37,14 +37,15 @@ impl Hub {
         lock(&self.qps).get(&at.addr()).and_then(Weak::upgrade)
     }
 
-    /// Notes that the device is gone: nothing that is under way will end, and nobody is to wait for it. Not while an event waits to
-    /// be acknowledged: the last hold on a queue may be let go.
-    pub(super) fn fail(&self) {
+    /// Notes that the device is gone: nothing that is under way will end, and nobody is to wait for it. Gives back the queues
+    /// that were told, to be let go where that does no harm.
+    pub(super) fn fail(&self) -> Vec<Arc<dyn CqListener>> {
         let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
         let cqs: Vec<_> = lock(&self.cqs).values().filter_map(Weak::upgrade).collect();
         self.last_receives.close();
         qps.iter().for_each(|qp| qp.fail());
         cqs.iter().for_each(|cq| cq.fail(CqFailure::DeviceGone));
+        cqs
     }
 
     pub(super) fn enter_cq(&self, at: *mut c_void, cq: Weak<dyn CqListener>) {

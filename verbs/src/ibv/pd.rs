@@ -42,7 +42,7 @@ impl Pd {
     pub(crate) fn spanning(&self, others: impl IntoIterator<Item = Arc<Pd>>) -> Arc<Self> {
         let mut further: Vec<_> = self.further.to_vec();
         for other in others {
-            if further.iter().all(|(domain, _)| *domain != other.id) {
+            if other.id != self.id && further.iter().all(|(domain, _)| *domain != other.id) {
                 further.push((other.id, other.handle.clone()));
             }
         }

@@ -5,13 +5,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
 
 use qpair_verbs_sys as sys;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::handle::{Fate, Handle};
+use super::handle::Handle;
 use super::hub::Hub;
 use super::listeners::{CqFailure, CqListener, QpListener};
 use crate::events::AsyncEvent;
@@ -54,13 +53,9 @@ fn async_fd(handle: &Handle) -> BorrowedFd<'_> {
 }
 
 fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) {
-    // When the device said that it has failed, until that is told.
-    let mut fatal: Option<Instant> = None;
     loop {
         let mut fds = [PollFd::from_borrowed_fd(async_fd(handle), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        let left = fatal.map(|since| REMOVAL.saturating_sub(since.elapsed()));
-        let limit = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut fds, limit.as_ref()) {
+        match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return tracing::error!(%error, "events of the device are not watched any more"),
         }
@@ -68,54 +63,31 @@ fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) {
             return;
         }
         let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-        let taken = take_events(handle, hub);
-        if !taken.any && broken {
+        if !take_events(handle, hub) && broken {
             tracing::error!(device = handle.name, "the device is gone: it tells no more events");
-            let hung_up = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP);
-            return fail(handle, hub, if hung_up { Fate::Removed } else { Fate::Failed });
-        }
-        if taken.is_fatal {
-            fatal.get_or_insert_with(Instant::now);
-        }
-        // One that is being removed says so first, and its end follows at once: who is told of it knows then what becomes of
-        // its objects.
-        if fatal.take_if(|since| since.elapsed() >= REMOVAL).is_some() {
-            fail(handle, hub, Fate::Failed);
+            handle.note_failure();
+            hub.events.raise(AsyncEvent::DeviceFatal);
+            hub.fail();
+            return;
         }
     }
 }
 
-/// Tells all that the device has failed.
-fn fail(handle: &Handle, hub: &Hub, fate: Fate) {
-    let is_known = handle.has_failed();
-    handle.note(fate);
-    if !is_known {
-        hub.events.raise(AsyncEvent::DeviceFatal);
-        hub.fail();
-    }
-}
-
-/// What was among the events that waited.
-#[derive(Default)]
-struct Taken {
-    any: bool,
-    /// The device has failed, which is not told yet.
-    is_fatal: bool,
-}
-
-/// Takes the events that wait.
-fn take_events(handle: &Handle, hub: &Hub) -> Taken {
-    let mut taken = Taken::default();
+/// Takes the events that wait; false if there was none.
+fn take_events(handle: &Handle, hub: &Hub) -> bool {
+    let mut any = false;
     loop {
         let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
         // SAFETY: the context is open; the library fills the event where it returns 0.
         if unsafe { (handle.library.ibv_get_async_event)(handle.ctx(), event.as_mut_ptr()) } != 0 {
-            return taken;
+            return any;
         }
-        taken.any = true;
+        any = true;
         // SAFETY: filled above; all zeroes is a valid value besides.
         let mut event = unsafe { event.assume_init() };
-        taken.is_fatal |= event.event_type == sys::IBV_EVENT_DEVICE_FATAL;
+        if event.event_type == sys::IBV_EVENT_DEVICE_FATAL {
+            handle.note_failure();
+        }
         let held = dispatch(&event, hub);
         // SAFETY: an event that was got, acknowledged once. What it names is not destroyed before that.
         unsafe { (handle.library.ibv_ack_async_event)(&raw mut event) };
@@ -171,8 +143,10 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
         sys::IBV_EVENT_PATH_MIG_ERR => return qp_event(AsyncEvent::PathMigrationFailed, false),
         sys::IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError,
         sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached,
-        // Told by who watches.
-        sys::IBV_EVENT_DEVICE_FATAL => return Held::default(),
+        sys::IBV_EVENT_DEVICE_FATAL => {
+            hub.events.raise(AsyncEvent::DeviceFatal);
+            return Held { qp: None, _cqs: hub.fail() };
+        }
         sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),
         sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),
         sys::IBV_EVENT_LID_CHANGE => AsyncEvent::LidChanged(port()),
@@ -185,6 +159,3 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
     hub.events.raise(raised);
     Held::default()
 }
-
-/// How long a device that says it has failed is watched for its removal before that is told. The kernel does both in one go.
-const REMOVAL: Duration = Duration::from_millis(20);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{CmError, Ended, Established, Mtu, QpState, RejectReason};
+use qpair_verbs::{CmError, Ended, Mtu, QpState, RejectReason};
 
 use crate::connecting::{LIMIT, Listening, at, rc, refused};
 use crate::ground::{Ground, NAME, in_fake, wait_until};
@@ -51,24 +51,32 @@ fn what_a_builder_chose_counts_at_its_own_end() {
         // Another address of the device's, from which the system would not go by itself.
         let own = Ipv4Addr::new(10, 77, 3, 3);
         fake.set_gid(4, own.to_ipv6_mapped().octets(), 2, 1).unwrap();
-        let mut asking = ctx.connect_to(listening.peer(), chosen(4), b"").unwrap();
+        let (prepared, near_name) = (chosen(4), last_made(fake));
+        let mut asking = ctx.connect_to(listening.peer(), prepared, b"").unwrap();
         let request = listening.listener.wait(LIMIT).unwrap();
         assert_eq!(request.peer().ip(), IpAddr::from(own));
-        let mut accepting = request.accept(listening.rc(), b"").unwrap();
+        let (prepared, far_name) = (listening.rc(), last_made(fake));
+        let mut accepting = request.accept(prepared, b"").unwrap();
         let near = asking.wait(LIMIT).unwrap();
         let far = accepting.wait(LIMIT).unwrap();
-        let set = |which: &Established, parts: &str| {
-            let qpn = which.queue_pair.number().0;
-            let explained = which.queue_pair.explain();
+        let set = |which: &str, parts: &str| {
+            let name = format!("ibv_modify_qp {which} ");
             let calls = fake.calls();
-            assert!(calls.contains(parts), "queue pair {qpn}, {explained}: {parts} is not in\n{calls}");
+            let found = calls.lines().any(|line| line.starts_with(&name) && line.ends_with(parts));
+            assert!(found, "{name}: {parts} is not in\n{calls}");
         };
-        set(&near, "1->2 sl=3 gid=4 class=104 hops=5");
+        set(&near_name, "1->2 sl=3 gid=4 class=104 hops=5");
         // 1 ms is less than 4.096 us x 2^8; 500 ms less than x 2^17.
-        set(&near, "timeout=8");
-        set(&far, "1->2 sl=0 gid=3 class=0 hops=64");
-        set(&far, "timeout=17");
+        set(&near_name, "timeout=8");
+        set(&far_name, "1->2 sl=0 gid=3 class=0 hops=64");
+        set(&far_name, "timeout=17");
         drop((near, far));
+        // The same address by the other version of RoCE.
+        let mut asking = ctx.connect_to(listening.peer(), chosen(2), b"").unwrap();
+        let accepting = listening.listener.wait(LIMIT).unwrap().accept(listening.rc(), b"").unwrap();
+        let error = asking.wait(LIMIT).map(|_| "a connection").unwrap_err();
+        assert!(matches!(error, CmError::OtherRow { row: 3, chosen: 2 }), "{error}");
+        drop((asking, accepting));
         // A row by which the system finds no way: it goes from another, and is told so.
         let mut asking = ctx.connect_to(listening.peer(), chosen(1), b"").unwrap();
         let _accepting = listening.listener.wait(LIMIT).unwrap().accept(listening.rc(), b"").unwrap();
@@ -94,6 +102,13 @@ fn what_a_builder_chose_counts_at_its_own_end() {
         drop(asking);
         listening.close();
     });
+}
+
+/// The name of the last queue pair.
+fn last_made(fake: &Device) -> String {
+    let calls = fake.calls();
+    let made = calls.lines().rev().find_map(|line| line.strip_prefix("ibv_create_qp")?.split(' ').nth(1));
+    made.expect("a queue pair").to_owned()
 }
 
 #[test]

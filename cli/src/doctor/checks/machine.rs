@@ -7,9 +7,15 @@ use super::super::system::{CAP_SYS_PTRACE, System};
 
 /// What slows transfers down, or forbids ways of making them.
 pub fn check(system: &System) -> Vec<Finding> {
-    let found = [container(system), ptrace(system), governor(system), numa_balancing(system)];
-    let found = found.into_iter().chain([iommu(system), access_control(system)]);
-    found.flatten().collect()
+    let found = [
+        container(system),
+        ptrace(system),
+        governor(system),
+        numa_balancing(system),
+        iommu(system),
+        access_control(system),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 fn container(system: &System) -> Option<Finding> {
@@ -142,8 +148,32 @@ mod tests {
 
     #[test]
     fn what_slows_transfers_to_gpus_is_told_with_what_to_do_at_each_place() {
-        let mut system = Fixture::rxe_host().system();
-        assert_eq!(system.hints, [], "there is no GPU");
+        let fixture = Fixture::rxe_host();
+        assert_eq!(fixture.system().hints, [], "there is no GPU");
+        // A GPU and a NIC below two ports of a switch, of which the first redirects.
+        let switch = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+        let ports = ["0000:02:00.0", "0000:02:01.0"].map(|port| format!("{switch}/{port}"));
+        let (gpu, nic) = (format!("{}/0000:03:00.0", ports[0]), format!("{}/0000:04:00.0", ports[1]));
+        let functions = [
+            ("sys/devices/pci0000:00/0000:00:01.0", "0x060400", "0x8086"),
+            (switch, "0x060400", "0x1000"),
+            (&ports[0], "0x060400", "0x1000"),
+            (&ports[1], "0x060400", "0x1000"),
+            (&gpu, "0x030200", "0x10de"),
+            (&nic, "0x020700", "0x15b3"),
+        ];
+        for (path, class, vendor) in functions {
+            let address = path.rsplit_once('/').expect("a path").1;
+            fixture.file(&format!("{path}/class"), class).file(&format!("{path}/vendor"), vendor);
+            fixture.link(&format!("sys/bus/pci/devices/{address}"), &format!("../../../{}", &path["sys/".len()..]));
+        }
+        fixture.bytes(&format!("{}/config", ports[0]), &port_that_redirects());
+        fixture.file(&format!("{nic}/infiniband/mlx5_0/node_guid"), "0000:0000:0000:0001\n");
+        fixture.file(&format!("{nic}/infiniband/mlx5_0/ports/1/state"), "4: ACTIVE\n");
+        fixture.link("sys/class/infiniband/mlx5_0", &format!("../../{}/infiniband/mlx5_0", &nic["sys/".len()..]));
+        let mut system = fixture.system();
+        let port = "0000:02:00.0".parse().expect("an address");
+        assert_eq!(system.hints, [Hint::AccessControl(vec![port])]);
         let bridges = ["0000:02:00.0", "0000:02:01.0"].map(|address| address.parse().expect("an address"));
         system.hints = vec![Hint::Iommu, Hint::AccessControl(bridges.to_vec())];
         let findings = check(&system);
@@ -153,5 +183,16 @@ mod tests {
             bridges.iter().all(|bridge| fixes.contains(&format!("setpci -s {bridge} ECAP_ACS+6.w=0000"))),
             "{fixes}"
         );
+    }
+
+    /// The configuration space of a switch's lower port, with access control on.
+    fn port_that_redirects() -> Vec<u8> {
+        let mut space = vec![0; 4096];
+        space[6] = 0x10;
+        space[0x34] = 0x40;
+        space[0x40..0x44].copy_from_slice(&[0x10, 0, 0x62, 0]);
+        space[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
+        space[0x106] = 0x1d;
+        space
     }
 }

@@ -192,21 +192,12 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
     }
     loop {
         // SAFETY: the context was found alive, and structures are never freed.
-        let read = read_event(unsafe { (*context).async_fd });
-        let mut world = world();
-        let has_hung_up = world.device_of(context.addr()).is_some_and(|device| world.devices[device].removed);
-        if let Err(errno) = read
-            && !has_hung_up
-        {
+        if let Err(errno) = read_event(unsafe { (*context).async_fd }) {
             return minus_one(Err(errno));
         }
+        let mut world = world();
         let taken = world.context_mut(context.addr()).and_then(|context| context.events.take());
-        let Some(taken) = taken else {
-            if has_hung_up {
-                return minus_one(Err(libc::EIO));
-            }
-            continue;
-        };
+        let Some(taken) = taken else { continue };
         if let Some(count) = unacknowledged(&mut world, &taken) {
             *count += 1;
         }

@@ -185,17 +185,10 @@ unsafe extern "C" fn fake_ibverbs_remove(device: *const c_char) -> c_int {
     let mut world = world();
     // SAFETY: the caller's C string.
     let device = unsafe { find(&world, device) };
-    code(device.and_then(|device| remove(&mut world, device)))
-}
-
-fn remove(world: &mut World, device: usize) -> Result<(), c_int> {
-    world.devices[device].removed = true;
-    for (_, address) in world.live(device, Kind::Context) {
-        let Some(context) = world.context_mut(address) else { continue };
-        context.events.push(port_event(IBV_EVENT_DEVICE_FATAL, 1));
-        context.events.hang_up()?;
-    }
-    Ok(())
+    code(device.and_then(|device| {
+        world.devices[device].removed = true;
+        raise(&mut world, device, IBV_EVENT_DEVICE_FATAL, element::PORT, 1)
+    }))
 }
 
 #[unsafe(no_mangle)]

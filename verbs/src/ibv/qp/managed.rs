@@ -10,6 +10,7 @@ use qpair_verbs_sys as sys;
 use super::attributes;
 use super::create::OwnedQp;
 use super::shared::QpShared;
+use crate::device::LinkLayer;
 use crate::error::{CmError, ConnectError};
 use crate::ibv::device::Device;
 use crate::ibv::{port, quirks};
@@ -89,6 +90,10 @@ impl OwnedQp {
     /// the system finds ways, the system's choice counts.
     pub(in crate::ibv) fn chosen_address(&self) -> Option<IpAddr> {
         self.options.gid_index?;
+        if self.local.link_layer == LinkLayer::InfiniBand {
+            // Its GIDs are of subnets and ports.
+            return None;
+        }
         let ip = Ipv6Addr::from(self.address.gid.0);
         match ip.to_ipv4_mapped() {
             Some(ip) => Some(ip.into()),
@@ -102,9 +107,17 @@ impl OwnedQp {
     /// [`CmError::OtherAddress`], [`CmError::MtuTooLong`].
     pub(in crate::ibv) fn check_agreed(&self, agreed: &Agreed, local: IpAddr) -> Result<(), CmError> {
         let ready = &agreed.ready_to_receive;
-        if self.options.gid_index.is_some_and(|index| index != u32::from(ready.ah_attr.grh.sgid_index)) {
+        let (at, row) = (ready.ah_attr.port_num, u32::from(ready.ah_attr.grh.sgid_index));
+        // Within a subnet of InfiniBand packets have no GIDs.
+        if let Some(chosen) = self.options.gid_index.filter(|_| ready.ah_attr.is_global != 0)
+            && (at, row) != (self.options.port, chosen)
+        {
             let own = self.chosen_address().unwrap_or(Ipv6Addr::from(self.address.gid.0).into());
-            return Err(CmError::OtherAddress { asked: local, own });
+            return Err(if own == local {
+                CmError::OtherRow { row, chosen }
+            } else {
+                CmError::OtherAddress { asked: local, own }
+            });
         }
         let (asked, limit) = (port::mtu(ready.path_mtu), self.address.mtu);
         if asked.bytes() > limit.bytes() { Err(CmError::MtuTooLong { asked, limit }) } else { Ok(()) }
