@@ -133,7 +133,7 @@ impl Memory {
     /// the same contents, and keeps the first from use.
     ///
     /// # Errors
-    /// [`CollectiveError::Withheld`] if there is no other memory.
+    /// [`CollectiveError::Withheld`] if there is no other memory; [`CollectiveError::Memory`] if a GPU fails.
     #[inline]
     pub(crate) fn into_buffer(
         self,

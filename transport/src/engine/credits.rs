@@ -152,8 +152,7 @@ impl Grants {
     }
 }
 
-/// Greatest window of a connection, in slots. What waits for the peer to say that it has it, where a connection can
-/// [go on](crate::Config::recovery), is kept: no more than so many messages.
+/// Greatest window of a connection, in slots: as many messages a peer may have on their way to it at once.
 pub(crate) const MAX_WINDOW: u32 = 4096;
 
 #[cfg(test)]

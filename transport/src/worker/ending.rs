@@ -260,6 +260,9 @@ impl Worker {
             self.parting.extend(qps.into_iter().filter(|qp| !qp.is_settled()).map(|qp| (ep, qp)));
             endpoint.reads.extend(works);
         }
+        if endpoint.is_starved {
+            self.pool.forget(ep.index);
+        }
         self.broken -= usize::from(endpoint.broken.is_some());
         self.lines -= usize::from(endpoint.is_of_datagrams());
         endpoint.release_slots(&mut self.shares, &mut self.slabs);

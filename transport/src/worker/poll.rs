@@ -225,9 +225,9 @@ impl Worker {
         self.rails.channels().for_each(|channel| channel.clear());
     }
 
-    /// True if something waits that no descriptor tells of: messages that the application may drop at any time,
-    /// connections that end, memory that peers may leave at any time, connections that could not be accepted; or something that the system may have memory
-    /// for again.
+    /// True if something waits that no descriptor tells of: messages that the application may drop at any time, connections that
+    /// end, memory that peers may leave at any time, connections that could not be accepted; or something that the system may have
+    /// memory for again.
     fn chores(&self) -> bool {
         self.slabs.lent() > 0
             || self.pool.lent() > 0
@@ -435,8 +435,11 @@ impl Worker {
     pub(super) fn feed(&mut self) {
         while let Some(index) = self.pool.next_in_line() {
             let index = index as usize;
-            if let Some(endpoint) = self.endpoints.at(index) {
-                endpoint.is_starved = false;
+            let Some(endpoint) = self.endpoints.at(index) else { continue };
+            endpoint.is_starved = false;
+            if endpoint.broken.is_some() {
+                // What it sent would come back at once, and the memory of it to it.
+                continue;
             }
             self.advance(index);
             let waits = self.endpoints.at(index).is_some_and(|endpoint| endpoint.is_starved);

@@ -35,6 +35,9 @@ impl Worker {
         let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
         // One limit for all endpoints, so that sending need not ask each.
         self.max_inline = self.max_inline.min(prepared.max_inline());
+        if self.config.slab_bytes() > self.max_inline {
+            self.pool.keep_one(self.config.slab_bytes())?;
+        }
         self.slabs.reserve(slots, &mut prepared, ep, own)?;
         Ok(prepared)
     }

@@ -79,7 +79,7 @@ impl<P> Link<P> {
 
     /// Length of the message that [`next_step`](Link::next_step) may give next for copying.
     pub(crate) fn next_copied(&self) -> Option<u64> {
-        let can = self.can_step() && self.credits.available() > 0;
+        let can = self.can_step() && self.credits.available() > 0 && self.words.is_empty();
         self.queue.front().filter(|next| can && next.readable.is_none()).map(|next| next.len)
     }
 

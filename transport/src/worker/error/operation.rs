@@ -94,8 +94,8 @@ pub enum SendFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendCopyError {
-    /// The peer has no room now, or the connection is not up yet.
-    #[error("the peer has no room for another message now; poll and try again")]
+    /// The peer has no room now, the connection is not up yet, or there is no memory to send from now, which others wait for.
+    #[error("there is no room for another message now, at the peer or here; poll and try again")]
     WouldBlock,
     /// The data is above the eager limit.
     #[error("{len} bytes exceed the eager limit of {limit}; use `send`")]
@@ -105,8 +105,8 @@ pub enum SendCopyError {
         /// Eager limit of this connection.
         limit: usize,
     },
-    /// There is no registered memory to copy the data to.
-    #[error("no memory for a copy of {len} bytes; poll and try again, or raise Config::pool_limit and `ulimit -l`")]
+    /// There is no registered memory to copy the data to, and none is to come back.
+    #[error("no memory for a copy of {len} bytes; raise Config::pool_limit and `ulimit -l`")]
     NoMemory {
         /// Length asked for.
         len: usize,

@@ -22,6 +22,11 @@ impl Line {
         self.waiting.is_empty() || self.turn == Some(index)
     }
 
+    /// It is gone.
+    pub(super) fn forget(&mut self, index: u32) {
+        self.waiting.retain(|&waiting| waiting != index);
+    }
+
     /// It took its memory.
     pub(super) fn served(&mut self, index: u32) {
         self.turn.take_if(|turn| *turn == index);
@@ -74,6 +79,7 @@ mod tests {
             order.push(index);
         }
         assert_eq!(order, [1, 0, 2, 1, 0]);
+        line.forget(2);
         let first = line.next().unwrap();
         line.join(first, &mut false);
         assert!(line.end_turn(true) && line.next() == Some(first), "it got nothing");

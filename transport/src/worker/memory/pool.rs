@@ -18,6 +18,9 @@ pub(crate) struct Pool {
     limit: usize,
     huge: HugePages,
     messages: Stock<Buffer>,
+    /// One of them that is kept for when no other is to be had, and its length: whatever has all other memory, messages go one after
+    /// the other. Nothing where the device takes all messages with the request.
+    last: (Option<Buffer>, usize),
     /// Connections that wait for memory to send from.
     line: Line,
     copies: Stock<Buffer>,
@@ -55,12 +58,26 @@ impl Pool {
             limit,
             huge,
             messages: Stock::new(),
+            last: (None, 0),
             line: Line::default(),
             copies: Stock::new(),
             slabs: Stock::new(),
             supply: Supply::Enough,
             lent: VecDeque::new(),
         }
+    }
+
+    /// Takes memory for one message of `len` bytes, no longer than any of those to come, for when there is no other.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub(crate) fn keep_one(&mut self, len: usize) -> Result<(), MemoryError> {
+        let (_, size) = class_of(len);
+        if self.last.1 == 0 && size <= self.limit {
+            self.last = (Some(self.block(size)?), size);
+            self.messages.bytes += size;
+        }
+        Ok(())
     }
 
     /// Whether there is memory for a message of `len` bytes to go out of. If not, or if others wait that came before, the connection
@@ -75,7 +92,7 @@ impl Pool {
                     self.line.served(index);
                     return Ok(true);
                 }
-                Err(error) if self.messages.is_idle() => return Err(error),
+                Err(error) if self.is_idle() => return Err(error),
                 Err(_) => {}
             }
         }
@@ -92,9 +109,15 @@ impl Pool {
             return Ok(false);
         }
         match self.make_message(len) {
-            Err(error) if self.messages.is_idle() => Err(error),
+            Err(error) if self.is_idle() => Err(error),
             made => Ok(made.is_ok()),
         }
+    }
+
+    /// True if no message is on its way.
+    fn is_idle(&self) -> bool {
+        let kept = self.last.0.as_ref().map_or(0, |block| block.len());
+        self.messages.bytes == self.messages.free_bytes() + kept
     }
 
     /// Sees to it that there is a block for a message of that length.
@@ -103,6 +126,15 @@ impl Pool {
         if self.messages.has(class) {
             return Ok(());
         }
+        match self.another_message(len, size) {
+            Ok(block) => self.messages.give(block),
+            Err(_) if self.last.0.as_ref().is_some_and(|block| block.len() >= len) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn another_message(&mut self, len: usize, size: usize) -> Result<Buffer, MemoryError> {
         self.messages.make_room(size, self.limit).map_err(|left| MemoryError::Length { len, limit: left })?;
         let block = match self.block(size) {
             Ok(block) => block,
@@ -111,8 +143,7 @@ impl Pool {
             Err(error) => return Err(error),
         };
         self.messages.bytes += size;
-        self.messages.give(block);
-        Ok(())
+        Ok(block)
     }
 
     /// Memory of at least `len` bytes for a message that goes out now. Beyond the limit only for those that have to go, and carry no
@@ -122,18 +153,33 @@ impl Pool {
         if let Some(block) = self.messages.take(class) {
             return Ok(block);
         }
+        if let Ok(block) = self.another_message(len, size) {
+            return Ok(block);
+        }
+        if let Some(block) = self.last.0.take_if(|block| block.len() >= len) {
+            return Ok(block);
+        }
         let block = self.block(size)?;
         self.messages.bytes += size;
         Ok(block)
     }
 
     pub(crate) fn give_message(&mut self, block: Buffer) {
-        self.messages.give(block);
+        if self.last.0.is_none() && block.len() == self.last.1 {
+            self.last.0 = Some(block);
+        } else {
+            self.messages.give(block);
+        }
     }
 
     /// Blocks of so many bytes do not come back.
     pub(crate) fn lose_messages(&mut self, bytes: usize) {
         self.messages.bytes -= bytes;
+    }
+
+    /// A connection is gone that waits for memory to send from.
+    pub(crate) fn forget(&mut self, index: u32) {
+        self.line.forget(index);
     }
 
     /// True if a connection waits for memory to send from.
@@ -278,14 +324,15 @@ impl<T: Deref<Target = [u8]>> Stock<T> {
 
     /// Frees all that are not in use; true if there were some.
     fn clear(&mut self) -> bool {
-        let freed: usize = self.free.iter_mut().flat_map(|free| free.drain(..)).map(|block| block.len()).sum();
+        let freed = self.free_bytes();
+        self.free.iter_mut().for_each(Vec::clear);
         self.bytes -= freed;
         freed > 0
     }
 
-    /// True if none is in use.
-    fn is_idle(&self) -> bool {
-        self.bytes == self.free.iter().flatten().map(|block| block.len()).sum::<usize>()
+    /// Bytes of those that are not in use.
+    fn free_bytes(&self) -> usize {
+        self.free.iter().flatten().map(|block| block.len()).sum()
     }
 
     /// Sees to it that one of `size` bytes more is within the limit.
@@ -415,6 +462,34 @@ mod tests {
         assert!(!pool.has_message(0, &mut waits, 100).unwrap() && waits && pool.has_line());
         // Words go all the same.
         assert!(pool.message(100).is_ok());
+    }
+
+    /// Copies and slabs have all that the system gives.
+    #[test]
+    fn one_message_goes_at_any_time() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 1 << 62, HugePages::No);
+        pool.keep_one(20_000).unwrap();
+        // As none: longer than there is.
+        let (mut waits, long) = (false, 1 << 60);
+        assert!(pool.has_message(0, &mut waits, long).is_err() && !waits, "it is none for one so long");
+        let mut pool = Pool::new(&pd, 32 << 10, HugePages::No);
+        pool.keep_one(20_000).unwrap();
+        for _ in 0..3 {
+            assert!(pool.has_message(0, &mut waits, 100).unwrap() && !waits);
+            let block = pool.message(100).unwrap();
+            assert!(!pool.has_message_now(100).unwrap(), "it is on its way");
+            pool.give_message(block);
+        }
+        pool.keep_one(20_000).unwrap();
+        assert_eq!(pool.messages.bytes, 32 << 10);
+        let lost = pool.message(100).unwrap();
+        pool.lose_messages(lost.len());
+        drop(lost);
+        assert!(pool.has_message(0, &mut waits, 20_000).unwrap() && !waits);
+        let again = pool.message(20_000).unwrap();
+        pool.give_message(again);
+        assert!(pool.last.0.is_some(), "another has its place");
     }
 
     #[test]

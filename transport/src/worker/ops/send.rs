@@ -84,7 +84,8 @@ impl Worker {
     /// Sends a copy of `data`, no longer than the eager limit. No event follows, and nothing is queued.
     ///
     /// # Errors
-    /// [`SendCopyError::WouldBlock`] while the peer has no room or the connection is not up: poll and try again.
+    /// [`SendCopyError::WouldBlock`] while the peer has no room or the connection is not up, or where memory to send from is short: poll
+    /// and try again. What [`send`](Worker::send) has queued goes first then, of all connections.
     #[inline]
     pub fn send_copy(&mut self, ep: EndpointId, tag: Tag, data: &[u8]) -> Result<(), SendCopyError> {
         self.submit_copy(ep, Envelope::bare(tag.0), data)

@@ -135,7 +135,13 @@ impl Worker {
                     buffer[..data.len()].copy_from_slice(&data);
                     let (len, bytes) = (data.len(), buffer.len());
                     let id = wr_id(Job::SendBuffer, endpoint.id, work.number);
-                    qp.write(buffer, name).range(0..len).id(id).signaled().post().map_err(|rejected| rejected.error)?;
+                    if let Err(rejected) = qp.write(buffer, name).range(0..len).id(id).signaled().post() {
+                        let (error, memory) = rejected.into_parts();
+                        if let Local::Buffer(buffer) = memory {
+                            self.pool.give_message(buffer);
+                        }
+                        return Err(error.into());
+                    }
                     endpoint.copied += bytes;
                 }
                 endpoint.link.keep_write(work, remote, &data);
