@@ -137,6 +137,24 @@ fn types_and_operations_have_the_bits_of_the_processors() {
     agrees::<u32>(2, Algorithm::Auto, ReduceOp::pre_mul_sum(3.0), |rank, at| (rank + at) as u32);
 }
 
+/// Two bytes, behind two elements.
+#[test]
+fn what_is_left_at_the_end_of_memory_takes_no_part() {
+    ranks(2, |comm| {
+        let with_a_rest = || {
+            let mut memory = gpu().alloc(10).expect("memory");
+            let bytes: Vec<u8> = [3.0_f32, 5.0].iter().flat_map(|one| one.to_ne_bytes()).chain([7, 9]).collect();
+            memory.write(0, &bytes).expect("its own memory");
+            comm.gpu_vector::<f32>(memory)
+        };
+        let (mut own, mut sum) = (with_a_rest(), with_a_rest());
+        comm.all_reduce_into(&mut own, &mut sum, ReduceOp::pre_mul_sum(2.0)).expect("all-reduce");
+        assert_eq!((elements(&own), elements(&sum)), (vec![3.0, 5.0], vec![12.0, 20.0]));
+        comm.all_reduce(&mut own, ReduceOp::pre_mul_sum(2.0)).expect("all-reduce");
+        assert_eq!(elements(&own), [12.0, 20.0]);
+    });
+}
+
 #[test]
 fn the_other_operations_put_blocks_where_they_belong() {
     for count in [2, 3, 4] {

@@ -236,7 +236,27 @@ impl StoreClient {
         let _ = self.mouth.say(&encode(&ToStore::Report(fault.clone())));
         match self.alarm.wait(VERDICT) {
             Some(first) => first,
-            None => self.alarm.raise(fault),
+            None => self.unanswered(fault),
+        }
+    }
+
+    /// The store has not said a word. It is a thread of rank 0's, which answers whatever that rank does: it is stopped, or not reached.
+    fn unanswered(&mut self, fault: Fault) -> Fault {
+        let Fault::TimedOut { by, ref place, limit, .. } = fault else { return self.alarm.raise(fault) };
+        if self.alarm.has_left(0) {
+            return self.alarm.raise(fault);
+        }
+        match self.alarm.wait(SILENCE) {
+            Some(first) => first,
+            None => {
+                let silent = (VERDICT + SILENCE).as_secs_f32();
+                let reason = format!(
+                    "it has not answered rank {by} for {silent} s, which waited for rank {} for {limit:?} at {place}: see whether its \
+                     process is stopped, or its host not reached",
+                    place.rank
+                );
+                self.alarm.raise(Fault::Failed { rank: 0, reason })
+            }
         }
     }
 
@@ -328,6 +348,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a rank waits for the verdict on a fault. The store answers within a millisecond if it runs.
 const VERDICT: Duration = Duration::from_millis(500);
+/// And how much longer until rank 0 is taken for stopped.
+const SILENCE: Duration = Duration::from_millis(1500);
 
 /// The listener only reads lines.
 const STACK: usize = 256 << 10;

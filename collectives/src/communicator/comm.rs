@@ -182,7 +182,9 @@ impl Communicator {
     }
 
     /// Ends the communicator on all ranks, with what is under way: each gets [`CollectiveError::Aborted`], at once where it
-    /// waits, else from its next call. Of a reason longer than a page the beginning counts.
+    /// waits, else from its next call. Of a reason longer than a page the beginning counts. Rank 0 hands it on: once that has done its part
+    /// and dropped its communicator, the others see that the connection to this rank ends, and not why
+    /// ([`CollectiveError::RankGone`]).
     pub fn abort(&self, reason: impl Into<String>) {
         let reason = reason.into().chars().take(REASON).collect();
         let fault = Fault::Aborted { rank: self.rank, reason };

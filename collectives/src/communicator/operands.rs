@@ -100,7 +100,9 @@ impl Operands {
             }
         };
         let copied = copy.copy_from(&own).map_err(|error| error.to_string());
-        match copied.and_then(|()| copy.scale(0, own.len(), data_type, by)) {
+        // What is left at the end, less than an element, takes no part.
+        let whole = own.len() / data_type.size() * data_type.size();
+        match copied.and_then(|()| copy.scale(0, whole, data_type, by)) {
             Ok(()) => {
                 self.input = Memory::Plain(copy);
                 Ok(Some(own))

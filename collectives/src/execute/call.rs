@@ -15,7 +15,7 @@ pub struct Call {
     pub collective: Collective,
     /// The type of the elements; `None` for a barrier.
     pub data_type: Option<DataType>,
-    /// The operation of a reduction.
+    /// The operation of a reduction; a pre-multiplied sum with 1 for the factor, which may be another on each rank.
     pub op: Option<ReduceOp>,
     /// The number of elements: of the vector, or of all blocks together.
     pub elements: u64,
@@ -41,7 +41,8 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.collective)?;
         if let Some(op) = self.op {
-            write!(f, " ({op})")?;
+            // Of a factor nothing is known.
+            write!(f, " ({})", op.name())?;
         }
         if let Some(data_type) = self.data_type {
             write!(f, " of {} {data_type}", self.elements)?;

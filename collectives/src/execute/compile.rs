@@ -62,11 +62,11 @@ impl Key {
         Ok(Decision::Recipe(recipe))
     }
 
-    /// What two vectors are combined by.
+    /// The operation, but for the factor by which this rank multiplies first: it may be another on each.
     #[inline]
     fn combined(&self) -> Option<ReduceOp> {
         match self.op {
-            Some(ReduceOp::PreMulSum(_)) => Some(ReduceOp::Sum),
+            Some(ReduceOp::PreMulSum(_)) => Some(ReduceOp::pre_mul_sum(1.0)),
             other => other,
         }
     }

@@ -79,9 +79,8 @@ impl Exec<'_> {
         let memory = self.run.memory(span.buffer);
         let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
         let remote = self.run.begun[slot as usize].and_then(|reach| reach.part(remote));
-        let (Some(ep), Some(local), Some(remote)) = (ep, memory.local(span), remote) else {
-            return Err(self.inconsistent(number));
-        };
+        let (Some(ep), Some(local)) = (ep, memory.local(span)) else { return Err(self.inconsistent(number)) };
+        let Some(remote) = remote else { return Err(self.unfit(number)) };
         let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
         let worker = &mut self.net.worker;
         let posted = if send { worker.put(ep, local, remote) } else { worker.get(ep, remote, local, calc) };

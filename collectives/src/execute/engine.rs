@@ -59,7 +59,7 @@ impl Engine<'_> {
         exec.resume(straight)?;
         match straight.came.take() {
             Some(Came::Event(event)) => self.handle(event).map(drop),
-            Some(Came::Unfit(number)) => Err(exec.inconsistent(number)),
+            Some(Came::Unfit(number)) => Err(exec.unfit(number)),
             Some(Came::Broken(error)) => Err(self.broken(&error)),
             None => Ok(()),
         }
@@ -203,6 +203,7 @@ impl Engine<'_> {
             }
             Pause::Sleep(limit) => {
                 self.check_absent()?;
+                self.ask_if_long()?;
                 self.sleep(limit.min(nap))
             }
             Pause::Over => {
@@ -226,6 +227,43 @@ impl Engine<'_> {
             Some((rank, since)) if since.elapsed() >= ON_THE_WAY => Err(Box::new(Fault::Left { rank })),
             _ => Ok(()),
         }
+    }
+
+    /// Where nothing has come for long, asks those who are waited for whether they do the same: of two that both receive first, none
+    /// would ever hear of what the other was asked for.
+    #[cold]
+    fn ask_if_long(&mut self) -> Outcome<()> {
+        if !self.wait.is_to_ask() {
+            return Ok(());
+        }
+        for at in 0..self.runs.len() {
+            let mut exec = self.exec(at)?;
+            if exec.is_active() && !exec.is_complete() {
+                exec.ask()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer waits for this rank, in the same operation or in another, or in one that is over or to come.
+    #[cold]
+    fn asked(&mut self, ep: EndpointId, fields: Fields) -> Outcome<bool> {
+        if !self.net.is_up(ep, fields.rank) {
+            return self.foreign(ep);
+        }
+        for at in 0..self.runs.len() {
+            let mut exec = self.exec(at)?;
+            if let Some(slot) = exec.takes(ep, fields) {
+                if exec.plan.peers[slot as usize].theirs != Some(fields.plan) {
+                    exec.check_peer(slot, fields)?;
+                }
+                return Ok(false);
+            }
+        }
+        let ours = self.net.past(fields.rank, fields.sequence);
+        let differs = ours.zip(self.net.call(fields.rank, fields.plan)).is_some_and(|(ours, theirs)| ours != *theirs);
+        // Of one that is to come it is asked again.
+        if differs { Err(self.net.differs(fields)) } else { Ok(false) }
     }
 
     /// For who wants to know what ranks wait for.
@@ -269,7 +307,11 @@ impl Engine<'_> {
     /// Looks at what no event tells of, for who only looks now and then: the clock, and ranks that have left.
     pub(crate) fn look_up(&mut self) -> Outcome<()> {
         self.check_limits()?;
-        self.check_absent()
+        self.check_absent()?;
+        if !self.wait.told {
+            self.tell_place();
+        }
+        self.ask_if_long()
     }
 
     /// Whether an operation has taken longer than it may, where nothing came for any.
@@ -379,8 +421,10 @@ impl Engine<'_> {
     #[inline]
     fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<bool> {
         let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
-        if matches!(fields.kind, Kind::Hello | Kind::Announce) {
-            return self.introduced(ep, fields, &message);
+        match fields.kind {
+            Kind::Hello | Kind::Announce => return self.introduced(ep, fields, &message),
+            Kind::Waits => return self.asked(ep, fields),
+            _ => {}
         }
         for at in 0..self.runs.len() {
             let mut exec = self.exec(at)?;

@@ -290,7 +290,7 @@ impl Exec<'_> {
         let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
         let dst = step.dst;
         if message.len() != dst.len {
-            return Err(self.inconsistent(number));
+            return Err(self.unfit(number));
         }
         if let Err(reason) = self.run.memory_mut(dst.buffer).put(dst, message, calc) {
             return Err(self.failed(reason));

@@ -67,6 +67,14 @@ impl Exec<'_> {
         self.failed(format!("step {number} of {} does not fit what came for it", self.plan.call))
     }
 
+    /// What a peer gives for a step can not be.
+    #[cold]
+    pub(super) fn unfit(&self, number: u32) -> Box<Fault> {
+        let rank = self.plan.peers[self.plan.steps[number as usize].slot as usize].rank;
+        let reason = format!("what it gave rank {} for step {number} of {} does not fit", self.net.me, self.plan.call);
+        Box::new(Fault::Failed { rank, reason })
+    }
+
     #[cold]
     pub(super) fn failed(&self, reason: String) -> Box<Fault> {
         Box::new(Fault::Failed { rank: self.net.me, reason })

@@ -187,7 +187,7 @@ impl Exec<'_> {
         let due = SLOT.min(whole - receive.offered);
         if len != due as u64 || due == 0 {
             let number = receive.step;
-            return Err(self.inconsistent(number));
+            return Err(self.unfit(number));
         }
         self.run.staged.offers.push(Offer { step: receive.step, tag, start: receive.offered, len: due });
         receive.offered += due;
@@ -313,7 +313,7 @@ impl Exec<'_> {
         let Part { step, gpu, direction, slot, start, len, phase } = self.run.staged.parts[at];
         // What was offered may have been taken back, and something else sent.
         if came.is_some_and(|came| came != len) {
-            return Err(self.inconsistent(step));
+            return Err(self.unfit(step));
         }
         if matches!(phase, Phase::Offered(_)) {
             self.free_slot(at);

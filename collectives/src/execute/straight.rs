@@ -351,7 +351,8 @@ impl Course<'_> {
 
     /// Whether something is a message that another step of this plan may take, or one of an operation that has not begun.
     fn early(&self, ep: EndpointId, tag: Tag) -> Option<Fields> {
-        let fields = Fields::decode(tag).filter(|fields| !matches!(fields.kind, Kind::Hello | Kind::Announce))?;
+        let fields =
+            Fields::decode(tag).filter(|fields| !matches!(fields.kind, Kind::Hello | Kind::Announce | Kind::Waits))?;
         let due = if self.is_of_this(fields) {
             let theirs = self.plan.slot(fields.rank).and_then(|slot| self.plan.peers[slot as usize].theirs);
             fields.kind == Kind::Data && theirs == Some(fields.plan)

@@ -33,6 +33,8 @@ pub(super) enum Kind {
     End = 5,
     /// The sender is ready for a message that goes by slots.
     Want = 6,
+    /// The sender has waited for the receiver for long: the receiver looks whether both do the same.
+    Waits = 7,
 }
 
 impl Fields {
@@ -56,6 +58,7 @@ impl Fields {
             4 => Kind::Read,
             5 => Kind::End,
             6 => Kind::Want,
+            _ if tag.0 as u32 & (MAX_MESSAGES - 1) == 0 => Kind::Waits,
             _ => return None,
         };
         Some(Fields {
@@ -81,10 +84,13 @@ mod tests {
 
     #[test]
     fn fields_round_trip() {
-        for kind in [Kind::Data, Kind::Hello, Kind::Announce, Kind::Begin, Kind::Read, Kind::End, Kind::Want] {
+        for kind in
+            [Kind::Data, Kind::Hello, Kind::Announce, Kind::Begin, Kind::Read, Kind::End, Kind::Want, Kind::Waits]
+        {
             for (rank, plan, sequence, message) in
                 [(0, 0, 0, 0), (4095, 0, u16::MAX, 0), (0, 4095, 0, MAX_MESSAGES - 1), (7, 9, 1, 2)]
             {
+                let message = if kind == Kind::Waits { 0 } else { message };
                 let fields = Fields { kind, rank, plan, sequence, message };
                 assert_eq!(Fields::decode(fields.encode()), Some(fields));
             }

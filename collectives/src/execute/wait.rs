@@ -48,6 +48,8 @@ pub(crate) struct Wait {
     pub(super) moves: u32,
     /// Whether others were told where this rank waits.
     pub(crate) told: bool,
+    /// How long it had waited when it last asked those whom it waits for whether they do the same.
+    asked: Duration,
     /// A rank that left before it connected to this one, and since when it is waited for all the same.
     pub(super) absent: Option<(u32, Instant)>,
 }
@@ -126,6 +128,20 @@ impl Wait {
         self.waited() >= limit
     }
 
+    /// Whether it is time to ask those who are waited for whether they do the same: after [`ASK`], and each time after twice as long.
+    pub(super) fn is_to_ask(&mut self) -> bool {
+        let waited = self.waited();
+        if waited < self.asked {
+            // It is another wait.
+            self.asked = Duration::ZERO;
+        }
+        let due = waited >= ASK.max(2 * self.asked);
+        if due {
+            self.asked = waited;
+        }
+        due
+    }
+
     fn waited(&mut self) -> Duration {
         self.since.get_or_insert_with(Instant::now).elapsed()
     }
@@ -166,6 +182,10 @@ const _: () = assert!(BRIEF < TELL && BRIEF < REST);
 /// Times that a rank gives way before it tells where it waits.
 const TELL: u32 = 256;
 
+/// Time without anything after which a rank asks those whom it waits for whether they do the same. Most of those who are waited for
+/// are late, and no worse for one message.
+const ASK: Duration = Duration::from_millis(200);
+
 /// Between two looks at what the other ranks have to say about faults.
 const NAP: Duration = Duration::from_millis(20);
 
@@ -185,6 +205,19 @@ mod tests {
         assert_eq!(wait.pause(patience, Duration::ZERO), Pause::Over);
         wait.reset();
         assert_eq!(wait.pause(patience, Duration::ZERO), Pause::Poll);
+    }
+
+    #[test]
+    fn it_asks_after_a_while_and_then_less_and_less() {
+        let mut wait = Wait::default();
+        assert!(!wait.is_to_ask());
+        let mut waited = |ago: Duration| {
+            wait.since = Instant::now().checked_sub(ago);
+            wait.is_to_ask()
+        };
+        assert!(waited(ASK) && !waited(ASK * 3 / 2));
+        assert!(waited(ASK * 3) && !waited(ASK * 4) && waited(ASK * 7));
+        assert!(!waited(ASK / 2) && waited(ASK), "another wait");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::exec::Exec;
 use super::lower::Way;
 use super::reach::{REACH, Reach};
 use super::run::{State, Word};
-use super::steps::Span;
+use super::steps::{PlanPeer, Span};
 use super::tag::{Fields, Kind};
 use crate::fault::{Fault, Outcome};
 
@@ -18,6 +18,19 @@ impl Exec<'_> {
         for slot in 0..self.plan.peers.len() as u16 {
             if self.plan.peers[slot as usize].reached || self.plan.peers[slot as usize].named {
                 self.say(Word { slot, kind: Kind::Begin, message: 0, step: None })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells those who are waited for that they are.
+    #[cold]
+    pub(super) fn ask(&mut self) -> Outcome<()> {
+        for slot in 0..self.plan.peers.len() as u16 {
+            let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
+            if ep.is_some() && self.needs(rank) {
+                // One that has no room for it has not looked for long, and is asked again.
+                self.try_say(Word { slot, kind: Kind::Waits, message: 0, step: None })?;
             }
         }
         Ok(())
@@ -120,7 +133,7 @@ impl Exec<'_> {
                 Kind::Read => self.was_read(slot, fields.message),
                 Kind::Data => self.is_there(slot, fields.message),
                 Kind::Want => self.wanted(slot, fields.message),
-                Kind::Hello | Kind::Announce => false,
+                Kind::Hello | Kind::Announce | Kind::Waits => false,
             };
         if due { Ok(()) } else { Err(self.differs(fields)) }
     }

@@ -66,6 +66,9 @@ fn an_operation() {
         let ops = [ReduceOp::Sum, ReduceOp::Max];
         let words = differ(2, (0, 1), |comm| sum(comm, len, ops[comm.rank()]));
         assert!(words.contains("(sum)") && words.contains("(max)"), "{words}");
+        let ops = [ReduceOp::Sum, ReduceOp::pre_mul_sum(0.5)];
+        let words = differ(2, (0, 1), |comm| sum(comm, len, ops[comm.rank()]));
+        assert!(words.contains("(sum)") && words.contains("(premulsum)"), "{words}");
     }
 }
 
@@ -89,6 +92,40 @@ fn a_root() {
         });
         assert!(words.contains("from rank 0") && words.contains("from rank 1"), "{words}");
     }
+}
+
+/// Each receives first, so that nothing of the operation comes to anybody.
+#[test]
+fn what_no_rank_gives() {
+    for len in [10, 100_000] {
+        let words = differ(2, (0, 1), |comm| {
+            let mut vector = comm.buffer::<f32>(len)?;
+            comm.broadcast(&mut vector, 1 - comm.rank())
+        });
+        assert!(words.contains("from rank 0") && words.contains("from rank 1"), "{words}");
+        let words = differ(2, (0, 1), |comm| {
+            let mut vector = comm.buffer::<f32>(len)?;
+            match comm.rank() {
+                0 => comm.reduce(&mut vector, ReduceOp::Sum, 0),
+                _ => comm.broadcast(&mut vector, 0),
+            }
+        });
+        assert!(words.contains("reduce") && words.contains("broadcast"), "{words}");
+    }
+    // One that comes later, and one that only looks.
+    let words = differ(2, (0, 1), |comm| {
+        let vector = comm.buffer::<f32>(10)?;
+        if comm.rank() == 0 {
+            std::thread::sleep(Duration::from_millis(500));
+            return comm.broadcast(&mut { vector }, 1);
+        }
+        let mut pending = comm.start().broadcast(vector, 0).map_err(|failed| failed.error)?;
+        while !pending.test() {
+            std::thread::yield_now();
+        }
+        pending.wait().map(drop).map_err(|failed| failed.error)
+    });
+    assert!(words.contains("from rank 0") && words.contains("from rank 1"), "{words}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qpair_collectives::tune::Tuning;
-use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+use qpair_collectives::{Algorithm, CollectiveError, Communicator, ReduceOp};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::port::Port;
@@ -27,6 +27,7 @@ fn rank() {
                 let limit = if std::env::var_os("QPAIR_PATIENCE").is_some() { 3 * limit } else { limit };
                 shrink(comm, Some(Duration::from_secs(2)), limit);
             }
+            _ if role == "ring" => ring(&comm),
             Some(("keep", size)) => keep(&comm, size.parse().expect("a size")),
             _ => work(&comm),
         },
@@ -65,6 +66,21 @@ fn forever(comm: &Communicator, len: usize) {
             return;
         }
         if round == 20 {
+            println!("ready");
+        }
+    }
+}
+
+/// All-reduces along a ring until an error: each waits for the one before it.
+fn ring(comm: &Communicator) {
+    comm.set_algorithm(Algorithm::Ring);
+    let mut vector = comm.buffer::<i32>(1000).expect("a buffer");
+    for round in 0_u64.. {
+        if let Err(error) = comm.all_reduce(&mut vector, ReduceOp::Max) {
+            return println!("gone: {error}");
+        }
+        if round == 20 {
+            comm.set_timeout(Duration::from_secs(2));
             println!("ready");
         }
     }
@@ -295,6 +311,25 @@ fn fewer_than_half_do_not_go_on_without_rank_0() {
     job.ranks[0].child.kill().unwrap();
     let line = job.ranks[1].next().unwrap_or_default();
     assert!(line.contains("gone: rank 0 is gone, and of 4 ranks only 1"), "{line}");
+}
+
+/// Also by those that wait for others, who wait for it.
+#[test]
+fn a_rank_that_is_stopped_is_named() {
+    for stopped in [2, 0] {
+        let mut job = start(4, "ring");
+        assert!(job.ranks.iter_mut().all(|rank| rank.next().is_some_and(|line| line.contains("ready"))));
+        send(&job.ranks[stopped], Signal::STOP);
+        let others = (0..4).filter(|&rank| rank != stopped);
+        let lines: Vec<_> = others.map(|rank| job.ranks[rank].next().unwrap_or_default()).collect();
+        let named = |line: &&String| match stopped {
+            0 => line.contains("rank 0 failed: it has not answered rank"),
+            _ => line.contains("rank 2 does not answer") || line.contains("see what rank 2 does"),
+        };
+        // Without rank 0 nobody tells the others; who is told by the end of a connection knows no more.
+        let least = if stopped == 0 { 1 } else { 3 };
+        assert!(lines.iter().filter(named).count() >= least, "{stopped}: {lines:#?}");
+    }
 }
 
 /// One that stands in does not know that another has ended as well: it waits for that one, from when it comes itself.

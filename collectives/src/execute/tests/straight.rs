@@ -195,7 +195,7 @@ fn the_engine_goes_on_behind_what_was_taken_before_it_was_waited_for() {
 fn what_comes_before_it_is_waited_for_has_to_fit() {
     let (result, [whole, ..]) = halves(2, |sequence| vec![4.0; 4 - usize::from(sequence)], |_| ());
     let error = result.unwrap_err().to_string();
-    assert!(error.contains("does not fit what came for it"), "{error}");
+    assert!(error.contains("rank 0 failed: what it gave rank 1"), "{error}");
     assert_eq!(whole, 0);
 }
 
@@ -230,7 +230,7 @@ fn what_is_not_due_ends_it_as_it_does_elsewhere() {
     let ones = ones();
     let cases: [Case<'_>; 6] = [
         ("a message that there is not", 1, Kind::Data, 7, &ones, "has no use for"),
-        ("one that is too short", 1, Kind::Data, 0, &ones[..4], "does not fit what came for it"),
+        ("one that is too short", 1, Kind::Data, 0, &ones[..4], "rank 0 failed: what it gave rank 1"),
         ("the memory of a short operation", 1, Kind::Begin, 0, &[], "has no use for"),
         ("a word of reading", 1, Kind::Read, 0, &[], "has no use for"),
         ("one of an operation that is over", 0, Kind::Data, 0, &ones, "rank 0"),
