@@ -47,7 +47,8 @@ pub enum ReduceOp {
     Min,
     /// The greater of a and b.
     Max,
-    /// The sum of all, divided by how many they are.
+    /// The sum of all, divided by how many they are. The sum must be within the type: with `f16` and 8-bit floats, of which a few large
+    /// ones go beyond it, [`pre_mul_sum`](Self::pre_mul_sum) of one divided by how many they are stays within.
     Avg,
     /// 1 if a and b are not 0, else 0. Of integers.
     #[serde(rename = "land")]
