@@ -65,7 +65,7 @@ impl Followed {
     /// Beside what steps take, each rank may be given a part of each, which is moved a few times: an all-gather's blocks stay apart.
     fn of(plan: &Plan) -> Self {
         let ranks = plan.spec.ranks.0 as usize;
-        Self { parts: 0, limit: most_followed(plan.total_steps()) + 4 * ranks * ranks }
+        Self { parts: 0, limit: most_followed(plan.total_steps()) + (4 * ranks * ranks).min(MOST_GIVEN) }
     }
 
     /// One more, which that step takes.
@@ -75,6 +75,9 @@ impl Followed {
         if self.parts > self.limit { Err(VerifyError::Reads { rank, step, limit: self.limit }) } else { Ok(()) }
     }
 }
+
+/// Parts that ranks are given at most beside what steps take: as many as 4096 ranks need.
+const MOST_GIVEN: usize = 1 << 26;
 
 /// All combinations that were made: what elements hold is a number, so that it is little to move. Those of one rank have its
 /// number, and are not kept.

@@ -47,10 +47,18 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
             let (pieces, end) = (&mut buffers[dst.buffer], dst.offset + dst.len);
             pieces.read(dst.offset, end, |from, to, touched| {
                 let early = if touched.is_read() {
-                    touched.readers(&reads).filter(|&reader| !order.is_after(reader)).min()
+                    let early = touched.readers(&reads).filter(|&reader| {
+                        // They may be many, and again for each piece.
+                        order.steps_searched += 1;
+                        order.steps_searched > MOST_SEARCHED || !order.is_after(reader)
+                    });
+                    early.min()
                 } else {
                     touched.writer().filter(|&writer| !order.is_after(writer))
                 };
+                if order.steps_searched > MOST_SEARCHED {
+                    return Err(VerifyError::Searches { rank, step: number, limit: MOST_SEARCHED });
+                }
                 early.map_or(Ok(()), |other| race(dst, (from, to), other))
             })?;
             pieces.set(dst.offset, end, Touched::by(number));
@@ -166,6 +174,26 @@ mod tests {
         program.push(StepKind::Copy { src: Slice::scratch(1, 1), dst: Slice::data(0, 1) }, [5]);
         let found = check(&spec, 1, &program);
         assert!(matches!(found, Err(VerifyError::Race { step: 300_000, other: 299_999, .. })), "{found:?}");
+    }
+
+    /// A write of what many steps have read, and each piece of it one more by itself.
+    #[test]
+    fn readers_that_are_looked_at_for_each_piece_have_a_bound() {
+        let of = |each: u32| {
+            let mut program = Program::new();
+            let mut push = |src, dst| {
+                let before = (program.len() as u32).checked_sub(1);
+                program.push(StepKind::Copy { src, dst }, before);
+            };
+            let elements = u64::from(each);
+            (0..each).for_each(|_| push(Slice::data(0, elements), Slice::scratch(0, elements)));
+            (0..elements).for_each(|at| push(Slice::data(at, 1), Slice::scratch(0, 1)));
+            push(Slice::scratch(0, elements), Slice::data(0, elements));
+            check(&Spec::all_reduce(Ranks(2), Elements(elements), 8), 1, &program)
+        };
+        assert_eq!(of(300), Ok(()));
+        let found = of(12_000);
+        assert!(matches!(found, Err(VerifyError::Searches { step: 24_000, .. })), "{found:?}");
     }
 
     #[test]
