@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::muster::Remnant;
 use crate::fault::{Fault, Place};
@@ -20,8 +20,9 @@ pub(crate) struct Alarm {
 struct State {
     fault: Option<Fault>,
     left: Vec<bool>,
-    /// Where ranks of this process wait, if they do so for long.
-    places: HashMap<u32, Place>,
+    /// Where ranks of this process wait, if they do so for long; of one that only looks now and then, until when that is taken to be
+    /// so.
+    places: HashMap<u32, (Place, Option<Instant>)>,
     /// What the store said last, and this rank has not looked at.
     remnant: Option<Remnant>,
     /// The store says nothing more.
@@ -61,22 +62,31 @@ impl Alarm {
 
     /// Where a rank waits that does so for long; `None` once it goes on.
     pub(crate) fn waits(&self, rank: u32, place: Option<Place>) {
+        self.set(rank, place, None);
+    }
+
+    /// The same of a rank that looks whether there is something, and does other things meanwhile: for so long.
+    pub(crate) fn waits_for_now(&self, rank: u32, place: Option<Place>, long: Duration) {
+        self.set(rank, place, Instant::now().checked_add(long));
+    }
+
+    fn set(&self, rank: u32, place: Option<Place>, until: Option<Instant>) {
         let places = &mut self.lock().places;
         match place {
-            Some(place) => drop(places.insert(rank, place)),
+            Some(place) => drop(places.insert(rank, (place, until))),
             None => drop(places.remove(&rank)),
         }
     }
 
     /// Where a rank of this process waits.
     pub(crate) fn place_of(&self, rank: u32) -> Option<Place> {
-        self.lock().places.get(&rank).cloned()
+        self.lock().place_of(rank)
     }
 
     /// Where all ranks wait, where all are in this process.
     pub(crate) fn all_places(&self) -> Vec<(u32, Option<Place>)> {
         let state = self.lock();
-        (0..state.left.len() as u32).map(|rank| (rank, state.places.get(&rank).cloned())).collect()
+        (0..state.left.len() as u32).map(|rank| (rank, state.place_of(rank))).collect()
     }
 
     /// A rank has dropped its communicator.
@@ -120,10 +130,39 @@ impl Alarm {
     }
 }
 
+impl State {
+    fn place_of(&self, rank: u32) -> Option<Place> {
+        let (place, until) = self.places.get(&rank)?;
+        until.is_none_or(|until| Instant::now() < until).then(|| place.clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bootstrap::Spot;
+
+    #[test]
+    fn what_one_says_that_only_looks_counts_for_a_while() {
+        let alarm = Alarm::new(1);
+        let call = crate::execute::Call {
+            collective: crate::plan::Collective::Barrier,
+            data_type: None,
+            op: None,
+            elements: 0,
+            in_place: true,
+            on_gpu: false,
+            algorithm: crate::algorithms::Algorithm::Auto,
+            hash: crate::plan::PlanHash(0),
+        };
+        let place = Place { rank: 0, step: 1, call };
+        alarm.waits_for_now(0, Some(place.clone()), Duration::from_secs(3600));
+        assert!(alarm.place_of(0).is_some() && alarm.all_places()[0].1.is_some());
+        alarm.waits_for_now(0, Some(place.clone()), Duration::ZERO);
+        assert!(alarm.place_of(0).is_none() && alarm.all_places()[0].1.is_none());
+        alarm.waits(0, Some(place));
+        assert!(alarm.place_of(0).is_some());
+    }
 
     #[test]
     fn the_first_fault_counts() {

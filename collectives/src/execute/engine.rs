@@ -308,8 +308,10 @@ impl Engine<'_> {
     pub(crate) fn look_up(&mut self) -> Outcome<()> {
         self.check_limits()?;
         self.check_absent()?;
-        if !self.wait.told {
-            self.tell_place();
+        if self.wait.is_to_say() {
+            // It may do something else next, for long, and be what others wait for.
+            self.alarm.waits_for_now(self.net.me, self.place(None), SAID);
+            self.wait.told = true;
         }
         self.ask_if_long()
     }
@@ -503,6 +505,9 @@ fn no_operation(me: u32) -> Box<Fault> {
 /// Between two looks at what ends operations, for a rank that always has something to do: some milliseconds, of which 4 KiB take as
 /// much as any other.
 const MOVES: u32 = 1 << 14;
+
+/// How long it counts what a rank said that looks now and then.
+const SAID: Duration = Duration::from_secs(1);
 
 /// Between two looks whether there is room for what waits for it.
 const ROOM: Duration = Duration::from_millis(1);

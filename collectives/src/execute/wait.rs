@@ -48,6 +48,8 @@ pub(crate) struct Wait {
     pub(super) moves: u32,
     /// Whether others were told where this rank waits.
     pub(crate) told: bool,
+    /// When it last told others where it waits, as it looked.
+    said: Option<Instant>,
     /// How long it had waited when it last asked those whom it waits for whether they do the same.
     asked: Duration,
     /// A rank that left before it connected to this one, and since when it is waited for all the same.
@@ -128,6 +130,15 @@ impl Wait {
         self.waited() >= limit
     }
 
+    /// Whether it is time for one that only looks to tell others where it waits: if it has for a while, and again as long as it does.
+    pub(super) fn is_to_say(&mut self) -> bool {
+        let due = self.waited() >= SAY && self.said.is_none_or(|said| said.elapsed() >= SAY);
+        if due {
+            self.said = Some(Instant::now());
+        }
+        due
+    }
+
     /// Whether it is time to ask those who are waited for whether they do the same: after [`ASK`], and each time after twice as long.
     pub(super) fn is_to_ask(&mut self) -> bool {
         let waited = self.waited();
@@ -182,6 +193,9 @@ const _: () = assert!(BRIEF < TELL && BRIEF < REST);
 /// Times that a rank gives way before it tells where it waits.
 const TELL: u32 = 256;
 
+/// Between two words of a rank that looks now and then.
+const SAY: Duration = Duration::from_millis(200);
+
 /// Time without anything after which a rank asks those whom it waits for whether they do the same. Most of those who are waited for
 /// are late, and no worse for one message.
 const ASK: Duration = Duration::from_millis(200);
@@ -218,6 +232,16 @@ mod tests {
         assert!(waited(ASK) && !waited(ASK * 3 / 2));
         assert!(waited(ASK * 3) && !waited(ASK * 4) && waited(ASK * 7));
         assert!(!waited(ASK / 2) && waited(ASK), "another wait");
+    }
+
+    #[test]
+    fn who_only_looks_says_now_and_then_where_it_waits() {
+        let mut wait = Wait::default();
+        assert!(!wait.is_to_say());
+        wait.since = Instant::now().checked_sub(SAY);
+        assert!(wait.is_to_say() && !wait.is_to_say());
+        wait.said = Instant::now().checked_sub(SAY);
+        assert!(wait.is_to_say());
     }
 
     #[test]

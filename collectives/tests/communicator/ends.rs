@@ -1,6 +1,6 @@
 //! Ranks that leave, panic or keep others waiting; and arguments that make no sense.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use qpair_collectives::{Algorithm, CollectiveError, Communicator, ReduceOp};
@@ -313,6 +313,41 @@ fn who_keeps_all_waiting_is_found_behind_those_who_wait() {
         }
         assert!(words.contains("see what rank 0 does"), "{words}");
     });
+}
+
+/// The same where rank 1 looks now and then, and where it has looked, and does something else by now.
+#[test]
+fn who_looks_now_and_then_says_whom_it_waits_for_as_long_as_it_does() {
+    for (looks_on, culprit) in [(true, 0), (false, 1)] {
+        let through = Meeting::new(3);
+        let is_over = AtomicBool::new(false);
+        group(3, |comm| {
+            let mut vector = comm.buffer::<f32>(100).unwrap();
+            comm.barrier().unwrap();
+            match comm.rank() {
+                0 => through.wait(),
+                1 => {
+                    let start = Instant::now();
+                    let mut pending = comm.start().recv(vector, 0).unwrap();
+                    while !pending.test() && (looks_on || start.elapsed() < Duration::from_millis(600)) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    while !is_over.load(Ordering::Acquire) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    through.wait();
+                }
+                _ => {
+                    comm.set_timeout(Duration::from_secs(3));
+                    let error = comm.recv(&mut vector, 1).unwrap_err();
+                    is_over.store(true, Ordering::Release);
+                    through.wait();
+                    let CollectiveError::TimedOut { by: 2, waits, .. } = &error else { panic!("{error}") };
+                    assert_eq!(waits.culprit(1), Some(culprit), "{error}");
+                }
+            }
+        });
+    }
 }
 
 /// Rank 0 has slept for one operation while another was under way, and computes now: what it slept for keeps nobody waiting.
