@@ -70,23 +70,30 @@ impl Exec<'_> {
         } else {
             self.next_piece(number, most, whole, step.remote)
         };
+        let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
+        let copies = !send && step.src.len > 0;
         // Once, though it may be posted again where there was no room.
-        if !send && step.src.len > 0 && self.run.copied != Some((number, span.start)) {
-            let from = Span { start: step.src.start + span.start - whole.start, len: span.len, ..step.src };
-            self.run.local(from, span, None).map_err(|reason| self.failed(reason))?;
-            self.run.copied = Some((number, span.start));
+        if (copies || calc.is_some()) && self.run.prepared != Some((number, span.start)) {
+            let done = if copies {
+                let from = Span { start: step.src.start + span.start - whole.start, len: span.len, ..step.src };
+                self.run.local(from, span, None)
+            } else {
+                // What a NIC wrote before is what a GPU combines with.
+                self.run.memory(span.buffer).make_visible().map_err(|error| error.to_string())
+            };
+            done.map_err(|reason| self.failed(reason))?;
+            self.run.prepared = Some((number, span.start));
         }
         let memory = self.run.memory(span.buffer);
         let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
         let remote = self.run.begun[slot as usize].and_then(|reach| reach.part(remote));
         let (Some(ep), Some(local)) = (ep, memory.local(span)) else { return Err(self.inconsistent(number)) };
         let Some(remote) = remote else { return Err(self.unfit(number)) };
-        let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
         let worker = &mut self.net.worker;
         let posted = if send { worker.put(ep, local, remote) } else { worker.get(ep, remote, local, calc) };
         match posted {
             Ok(op) => {
-                self.run.copied = None;
+                self.run.prepared = None;
                 self.net.moved += span.len;
                 self.run.posted.push_back(Posted { op, step: number, last });
                 self.run.gets += u32::from(!send);

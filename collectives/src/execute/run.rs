@@ -68,7 +68,7 @@ pub(crate) struct Run {
     /// Of steps that are read or written in pieces: how many bytes are posted.
     pub(super) pieces: Vec<(u32, usize)>,
     /// The step whose operand is in place, from which byte on, and that was not posted yet.
-    pub(super) copied: Option<(u32, usize)>,
+    pub(super) prepared: Option<(u32, usize)>,
     /// Reads among them.
     pub(super) gets: u32,
     /// Messages that go by slots.
@@ -162,7 +162,7 @@ impl Run {
             transfers: BinaryHeap::new(),
             posted: VecDeque::new(),
             pieces: Vec::new(),
-            copied: None,
+            prepared: None,
             gets: 0,
             staged: Staged::default(),
             input: Memory::None,
@@ -366,7 +366,7 @@ impl Run {
         self.transfers.clear();
         self.posted.clear();
         self.pieces.clear();
-        self.copied = None;
+        self.prepared = None;
         self.staged.clear();
         self.take_memory()
     }

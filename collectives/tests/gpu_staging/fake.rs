@@ -106,6 +106,11 @@ fn what_a_nic_writes_is_made_visible_or_does_not_go_straight() {
             // Two operations of three lengths on two ranks, with a copy or a reduction in each that goes straight.
             let flushed = count_flushes() - before;
             assert!(if flushes { flushed >= 12 } else { flushed == 0 }, "{case}: {flushed} flushes");
+            let before = count_flushes();
+            work(ranks(4, None), gpu);
+            // Four combine what comes with what came before: 22 times beside the 136 of all else.
+            let flushed = count_flushes() - before;
+            assert!(if flushes { flushed >= 158 } else { flushed == 0 }, "{case}: {flushed} flushes of four ranks");
         });
     }
 
