@@ -141,31 +141,59 @@ fn bytes_that_can_not_be_registered_are_not_kept_and_can_be_later() {
 }
 
 /// Messages too long to go inline, and too short to be read by the peer; long enough for an arena of their own.
+fn of_long_slabs() -> Config {
+    Config::default().device(FAKE).eager_limit(1 << 20).eager_threshold(1 << 20).window(8)
+}
+
 #[test]
-fn a_short_message_that_there_is_no_memory_for_is_handed_back() {
+fn short_messages_go_one_after_the_other_where_there_is_no_memory_for_two() {
     on_a_fake(|| {
         for shortage in SHORTAGES {
             let fake = Device::new(FAKE).unwrap();
-            let config = || Config::default().device(FAKE).eager_limit(1 << 20).eager_threshold(1 << 20).window(2);
-            let mut pair = Pair::with(config(), config());
+            let mut pair = Pair::with(of_long_slabs(), of_long_slabs());
             let short = Bytes::from(pattern(700_000, 1));
             without(&fake, shortage, || {
-                assert_eq!(
-                    pair.a.send_copy(pair.ep_a, Tag(1), &short),
-                    Err(SendCopyError::NoMemory { len: short.len() })
-                );
-                let refused = pair.a.send(pair.ep_a, Tag(1), short.clone()).unwrap_err();
-                assert!(matches!(&refused.error, SendFailure::Memory(why) if is_of_memory(why)), "{refused}");
-                assert!(matches!(refused.payload, Payload::Bytes(back) if back.as_ptr() == short.as_ptr()));
+                pair.a.send_copy(pair.ep_a, Tag(1), &short).unwrap();
+                assert_eq!(pair.a.send_copy(pair.ep_a, Tag(2), &short), Err(SendCopyError::WouldBlock));
+                for tag in 3..6 {
+                    pair.a.send(pair.ep_a, Tag(tag), short.clone()).unwrap();
+                }
+                let (_, of_b) = pair.until(|a, b| a.len() == 3 && b.len() == 4);
+                let came = received(&of_b);
+                assert!(came.iter().map(|(tag, _)| tag.0).eq([1, 3, 4, 5]));
+                assert!(came.iter().all(|(_, message)| **message == short));
             });
-            pair.a.send(pair.ep_a, Tag(1), short.clone()).unwrap();
-            let (_, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
-            assert!(matches!(received(&of_b)[..], [(Tag(1), message)] if *message == short));
             works(&mut pair, 2);
-            drop((pair, of_b));
+            drop(pair);
             fake.assert_clean();
             fake.reset().unwrap();
         }
+    });
+}
+
+/// Nor was there memory to keep when the connection was made.
+#[test]
+fn a_short_message_that_there_is_no_memory_for_is_handed_back() {
+    on_a_fake(|| {
+        let fake = Device::new(FAKE).unwrap();
+        let before = Pair::with(of_long_slabs(), of_long_slabs());
+        let all = fake.get("live.mr").unwrap();
+        drop(before);
+        // The last that is registered is what the end that accepts keeps.
+        fake.set("max_mr", all - 1).unwrap();
+        let mut pair = Pair::with(of_long_slabs(), of_long_slabs());
+        let short = Bytes::from(pattern(700_000, 1));
+        assert_eq!(pair.b.send_copy(pair.ep_b, Tag(1), &short), Err(SendCopyError::NoMemory { len: short.len() }));
+        let refused = pair.b.send(pair.ep_b, Tag(1), short.clone()).unwrap_err();
+        assert!(matches!(&refused.error, SendFailure::Memory(why) if is_of_memory(why)), "{refused}");
+        assert!(matches!(refused.payload, Payload::Bytes(back) if back.as_ptr() == short.as_ptr()));
+        fake.set("max_mr", 1000).unwrap();
+        pair.b.send(pair.ep_b, Tag(1), short.clone()).unwrap();
+        let (of_a, _) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+        assert!(matches!(received(&of_a)[..], [(Tag(1), message)] if *message == short));
+        works(&mut pair, 2);
+        drop((pair, of_a));
+        fake.assert_clean();
     });
 }
 

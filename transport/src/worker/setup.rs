@@ -35,10 +35,13 @@ impl Worker {
         let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
         // One limit for all endpoints, so that sending need not ask each.
         self.max_inline = self.max_inline.min(prepared.max_inline());
-        if self.config.slab_bytes() > self.max_inline {
-            self.pool.keep_one(self.config.slab_bytes())?;
-        }
         self.slabs.reserve(slots, &mut prepared, ep, own)?;
+        if self.config.slab_bytes() > self.max_inline
+            && let Err(error) = self.pool.keep_one(self.config.slab_bytes())
+        {
+            // There may be some when it is sent.
+            tracing::warn!(%error, "no memory is kept for a message to go out of");
+        }
         Ok(prepared)
     }
 

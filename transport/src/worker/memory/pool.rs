@@ -153,9 +153,6 @@ impl Pool {
         if let Some(block) = self.messages.take(class) {
             return Ok(block);
         }
-        if let Ok(block) = self.another_message(len, size) {
-            return Ok(block);
-        }
         if let Some(block) = self.last.0.take_if(|block| block.len() >= len) {
             return Ok(block);
         }
