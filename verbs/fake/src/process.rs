@@ -39,6 +39,8 @@ impl Attributes {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("qpair-fake-{}-{number}", std::process::id()));
+        // What a process left that was killed, and had this one's number.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder).expect("a folder for this test alone");
         Attributes(folder)
     }

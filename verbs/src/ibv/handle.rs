@@ -26,7 +26,7 @@ pub(super) struct Handle {
     /// An attribute of the device that the kernel has for as long as it has the device; `None` where it can not be read.
     attribute: Option<File>,
     is_removed: AtomicBool,
-    /// When it was first doubted that the device is there.
+    /// When it was first doubted that the device is there: something was given back, and it said EIO.
     doubted: OnceLock<Instant>,
 }
 
@@ -84,7 +84,6 @@ impl Handle {
     /// It has failed for good.
     pub(super) fn note_failure(&self) {
         self.has_failed.store(true, Ordering::Release);
-        self.doubted.get_or_init(Instant::now);
     }
 
     /// True once it does nothing any more.
@@ -124,6 +123,7 @@ impl Handle {
         }
         let Some(attribute) = &self.attribute else { return false };
         let is_gone = match attribute.read_at(&mut [0], 0) {
+            // A file of another kind than the kernel's attributes has its contents for as long as it is open.
             Ok(_) => attribute.metadata().is_ok_and(|of| of.nlink() == 0),
             Err(error) => error.raw_os_error() == Some(libc::ENODEV),
         };
@@ -213,6 +213,6 @@ pub(super) fn refused(error: io::Error) -> PostError {
     PostError::Refused { errno: error.raw_os_error().unwrap_or_default() }
 }
 
-/// How long a device may take to go once it says EIO or that it has failed.
-const REMOVAL: Duration = Duration::from_secs(1);
+/// How long a device may take to go once it says EIO of what is given back.
+const REMOVAL: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(1);

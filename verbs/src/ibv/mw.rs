@@ -162,7 +162,9 @@ fn dealloc(mw: Option<NonNull<sys::ibv_mw>>, pd: &Arc<Pd>) {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        dealloc(lock(&self.state).mw.take(), &self.pd);
+        // Giving it back may wait: not with the lock.
+        let mw = lock(&self.state).mw.take();
+        dealloc(mw, &self.pd);
     }
 }
 
