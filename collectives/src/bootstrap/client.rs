@@ -248,6 +248,7 @@ impl StoreClient {
         }
         match self.alarm.wait(SILENCE) {
             Some(first) => first,
+            None if self.alarm.has_left(0) => self.alarm.raise(fault),
             None => {
                 let silent = (VERDICT + SILENCE).as_secs_f32();
                 let reason = format!(

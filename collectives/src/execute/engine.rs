@@ -236,10 +236,11 @@ impl Engine<'_> {
         if !self.wait.is_to_ask() {
             return Ok(());
         }
+        let mut asked = Vec::new();
         for at in 0..self.runs.len() {
             let mut exec = self.exec(at)?;
             if exec.is_active() && !exec.is_complete() {
-                exec.ask()?;
+                exec.ask(&mut asked)?;
             }
         }
         Ok(())

@@ -16,10 +16,11 @@ impl Exec<'_> {
     pub(super) fn needs(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
         let open = |(number, step): (usize, &Step)| {
+            if step.slot != slot || !step.what.is_message() || self.run.states[number] == State::Done {
+                return false;
+            }
             let is_empty = !step.way.is_direct() && self.run.states[number] == State::Offered;
-            let came =
-                is_empty || self.run.messages[number].is_some() || self.run.staged.came(number as u32, step.dst.len);
-            step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
+            !is_empty && self.run.messages[number].is_none() && !self.run.staged.came(number as u32, step.dst.len)
         };
         self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
     }

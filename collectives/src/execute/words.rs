@@ -23,12 +23,14 @@ impl Exec<'_> {
         Ok(())
     }
 
-    /// Tells those who are waited for that they are.
+    /// Tells those who are waited for that they are, and were not told so before: one that does not look is to have room for the
+    /// rest.
     #[cold]
-    pub(super) fn ask(&mut self) -> Outcome<()> {
+    pub(super) fn ask(&mut self, asked: &mut Vec<u32>) -> Outcome<()> {
         for slot in 0..self.plan.peers.len() as u16 {
             let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
-            if ep.is_some() && self.needs(rank) {
+            if ep.is_some() && !asked.contains(&rank) && self.needs(rank) {
+                asked.push(rank);
                 // One that has no room for it has not looked for long, and is asked again.
                 self.try_say(Word { slot, kind: Kind::Waits, message: 0, step: None })?;
             }
