@@ -21,6 +21,8 @@ pub(crate) struct Pool {
     /// One of them that is kept for when no other is to be had, and its length: whatever has all other memory, messages go one after
     /// the other. Nothing where the device takes all messages with the request.
     last: (Option<Buffer>, usize),
+    /// It is not there, and not on its way either: as far as is known, where some were lost.
+    lacks_last: bool,
     /// Connections that wait for memory to send from.
     line: Line,
     copies: Stock<Buffer>,
@@ -59,6 +61,7 @@ impl Pool {
             huge,
             messages: Stock::new(),
             last: (None, 0),
+            lacks_last: true,
             line: Line::default(),
             copies: Stock::new(),
             slabs: Stock::new(),
@@ -67,16 +70,20 @@ impl Pool {
         }
     }
 
-    /// Takes memory for one message of `len` bytes, no longer than any of those to come, for when there is no other.
+    /// Takes memory for one message of `len` bytes, no longer than any of those to come, for when there is no other; once, and again
+    /// where it was lost. Where there is none, the next that comes back is kept.
     ///
     /// # Errors
     /// [`MemoryError`].
     pub(crate) fn keep_one(&mut self, len: usize) -> Result<(), MemoryError> {
         let (_, size) = class_of(len);
-        if self.last.1 == 0 && size <= self.limit {
-            self.last = (Some(self.block(size)?), size);
-            self.messages.bytes += size;
+        if size > self.limit || !self.lacks_last {
+            return Ok(());
         }
+        self.last.1 = size;
+        self.last.0 = Some(self.block_or_unused(size)?);
+        self.lacks_last = false;
+        self.messages.bytes += size;
         Ok(())
     }
 
@@ -136,14 +143,17 @@ impl Pool {
 
     fn another_message(&mut self, len: usize, size: usize) -> Result<Buffer, MemoryError> {
         self.messages.make_room(size, self.limit).map_err(|left| MemoryError::Length { len, limit: left })?;
-        let block = match self.block(size) {
-            Ok(block) => block,
-            // The system has no more: what nobody uses may do.
-            Err(_) if self.free_unused() => self.block(size)?,
-            Err(error) => return Err(error),
-        };
+        let block = self.block_or_unused(size)?;
         self.messages.bytes += size;
         Ok(block)
+    }
+
+    fn block_or_unused(&mut self, size: usize) -> Result<Buffer, MemoryError> {
+        match self.block(size) {
+            // The system has no more: what nobody uses may do.
+            Err(_) if self.free_unused() => self.block(size),
+            other => other,
+        }
     }
 
     /// Memory of at least `len` bytes for a message that goes out now. Beyond the limit only for those that have to go, and carry no
@@ -156,14 +166,14 @@ impl Pool {
         if let Some(block) = self.last.0.take_if(|block| block.len() >= len) {
             return Ok(block);
         }
-        let block = self.block(size)?;
+        let block = self.block_or_unused(size)?;
         self.messages.bytes += size;
         Ok(block)
     }
 
     pub(crate) fn give_message(&mut self, block: Buffer) {
         if self.last.0.is_none() && block.len() == self.last.1 {
-            self.last.0 = Some(block);
+            (self.last.0, self.lacks_last) = (Some(block), false);
         } else {
             self.messages.give(block);
         }
@@ -172,6 +182,8 @@ impl Pool {
     /// Blocks of so many bytes do not come back.
     pub(crate) fn lose_messages(&mut self, bytes: usize) {
         self.messages.bytes -= bytes;
+        // It may be among them.
+        self.lacks_last = self.last.0.is_none();
     }
 
     /// A connection is gone that waits for memory to send from.
@@ -486,7 +498,13 @@ mod tests {
         assert!(pool.has_message(0, &mut waits, 20_000).unwrap() && !waits);
         let again = pool.message(20_000).unwrap();
         pool.give_message(again);
-        assert!(pool.last.0.is_some(), "another has its place");
+        assert!(pool.last.0.is_some() && !pool.lacks_last, "another has its place");
+        let lost = pool.message(20_000).unwrap();
+        pool.lose_messages(lost.len());
+        drop(lost);
+        pool.keep_one(20_000).unwrap();
+        assert!(pool.last.0.is_some(), "the next connection brings another");
+        assert_eq!(pool.messages.bytes, pool.messages.free_bytes() + (32 << 10));
     }
 
     #[test]
