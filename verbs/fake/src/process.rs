@@ -2,6 +2,7 @@
 
 use std::any::type_name;
 use std::env;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,12 +38,16 @@ struct Attributes(PathBuf);
 impl Attributes {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = env::temp_dir().join(format!("qpair-fake-{}-{number}", std::process::id()));
-        // What a process left that was killed, and had this one's number.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir(&folder).expect("a folder for this test alone");
-        Attributes(folder)
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let folder = env::temp_dir().join(format!("qpair-fake-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&folder) {
+                Ok(()) => return Attributes(folder),
+                // Of a process that had this one's number, and was killed; or has it in another namespace.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("no folder for this test alone: {error}"),
+            }
+        }
     }
 }
 

@@ -26,8 +26,8 @@ pub(super) struct Handle {
     /// An attribute of the device that the kernel has for as long as it has the device; `None` where it can not be read.
     attribute: Option<File>,
     is_removed: AtomicBool,
-    /// When it was first doubted that the device is there: something was given back, and it said EIO.
-    doubted: OnceLock<Instant>,
+    /// When it first said EIO of something that was given back: before it had failed, and after.
+    doubted: [OnceLock<Instant>; 2],
 }
 
 // SAFETY: the library's functions on a context may be called from any thread; what its structures share is locked there.
@@ -66,7 +66,7 @@ impl Handle {
                     has_failed: AtomicBool::new(false),
                     attribute,
                     is_removed: AtomicBool::new(false),
-                    doubted: OnceLock::new(),
+                    doubted: [const { OnceLock::new() }; 2],
                 })
             }
             Err(missing) => {
@@ -101,12 +101,13 @@ impl Handle {
     }
 
     fn await_removal(&self) -> bool {
-        let since = *self.doubted.get_or_init(Instant::now);
         loop {
             if self.is_removed() {
                 return true;
             }
-            if self.attribute.is_none() || since.elapsed() >= REMOVAL {
+            let failed = usize::from(self.has_failed());
+            let since = self.doubted[failed].get_or_init(Instant::now);
+            if self.attribute.is_none() || since.elapsed() >= REMOVAL[failed] {
                 return false;
             }
             std::thread::sleep(PAUSE);
@@ -213,6 +214,6 @@ pub(super) fn refused(error: io::Error) -> PostError {
     PostError::Refused { errno: error.raw_os_error().unwrap_or_default() }
 }
 
-/// How long a device may take to go once it says EIO of what is given back.
-const REMOVAL: Duration = Duration::from_millis(200);
+/// How long a device may take to go once it says EIO of what is given back: one that has not failed, and one that has.
+const REMOVAL: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 const PAUSE: Duration = Duration::from_millis(1);

@@ -130,10 +130,14 @@ impl Mw {
     /// Ends the window, since its region or its queue pair goes; unless it is bound elsewhere meanwhile.
     pub(super) fn end(&self, rkey: Rkey) {
         let mut state = lock(&self.state);
-        if state.bindings.contains(rkey) {
-            state.bindings = Bindings::default();
-            dealloc(state.mw.take(), &self.pd);
+        if !state.bindings.contains(rkey) {
+            return;
         }
+        state.bindings = Bindings::default();
+        let mw = state.mw.take();
+        // Giving it back may wait: not with the lock.
+        drop(state);
+        dealloc(mw, &self.pd);
     }
 }
 
@@ -162,9 +166,7 @@ fn dealloc(mw: Option<NonNull<sys::ibv_mw>>, pd: &Arc<Pd>) {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        // Giving it back may wait: not with the lock.
-        let mw = lock(&self.state).mw.take();
-        dealloc(mw, &self.pd);
+        dealloc(lock(&self.state).mw.take(), &self.pd);
     }
 }
 
