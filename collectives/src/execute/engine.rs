@@ -236,8 +236,10 @@ impl Engine<'_> {
         if !self.wait.is_to_ask() {
             return Ok(());
         }
-        let mut asked = Vec::new();
-        for at in 0..self.runs.len() {
+        let (mut asked, count) = (Vec::new(), self.runs.len());
+        // Of another operation first each time: the one that the peer does as well may be any.
+        let first = self.wait.rounds;
+        for at in (0..count).map(|number| (first + number) % count) {
             let mut exec = self.exec(at)?;
             if exec.is_active() && !exec.is_complete() {
                 exec.ask(&mut asked)?;

@@ -52,6 +52,8 @@ pub(crate) struct Wait {
     said: Option<Instant>,
     /// How long it had waited when it last asked those whom it waits for whether they do the same.
     asked: Duration,
+    /// How often it did.
+    pub(super) rounds: usize,
     /// A rank that left before it connected to this one, and since when it is waited for all the same.
     pub(super) absent: Option<(u32, Instant)>,
 }
@@ -149,6 +151,7 @@ impl Wait {
         let due = waited >= ASK.max(2 * self.asked);
         if due {
             self.asked = waited;
+            self.rounds += 1;
         }
         due
     }

@@ -23,7 +23,7 @@ impl Exec<'_> {
         Ok(())
     }
 
-    /// Tells those who are waited for that they are, and were not told so before: one that does not look is to have room for the
+    /// Tells those who are waited for that they are, unless they were `asked` already: one that does not look is to have room for the
     /// rest.
     #[cold]
     pub(super) fn ask(&mut self, asked: &mut Vec<u32>) -> Outcome<()> {

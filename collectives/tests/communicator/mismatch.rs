@@ -112,6 +112,16 @@ fn what_no_rank_gives() {
         });
         assert!(words.contains("reduce") && words.contains("broadcast"), "{words}");
     }
+    // What each waits for from before is asked about as well.
+    let words = differ(2, (0, 1), |comm| {
+        let other = 1 - comm.rank();
+        let before = comm.start().recv(comm.buffer::<f32>(10)?, other).map_err(|failed| failed.error)?;
+        let mut vector = comm.buffer::<f32>(10)?;
+        let outcome = comm.broadcast(&mut vector, other);
+        drop(before);
+        outcome
+    });
+    assert!(words.contains("from rank 0") && words.contains("from rank 1"), "{words}");
     // One that comes later, and one that only looks.
     let words = differ(2, (0, 1), |comm| {
         let vector = comm.buffer::<f32>(10)?;
