@@ -73,12 +73,12 @@ impl Exec<'_> {
         let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
         let copies = !send && step.src.len > 0;
         // Once, though it may be posted again where there was no room.
-        if (copies || calc.is_some()) && self.run.prepared != Some((number, span.start)) {
+        // What a NIC wrote before the step, a GPU may combine with.
+        if (copies || calc.is_some() && span.start == whole.start) && self.run.prepared != Some((number, span.start)) {
             let done = if copies {
                 let from = Span { start: step.src.start + span.start - whole.start, len: span.len, ..step.src };
                 self.run.local(from, span, None)
             } else {
-                // What a NIC wrote before is what a GPU combines with.
                 self.run.memory(span.buffer).make_visible().map_err(|error| error.to_string())
             };
             done.map_err(|reason| self.failed(reason))?;

@@ -43,9 +43,9 @@ fn what_is_not_due_of_messages_by_slots_of_a_gpu_ends_it_on_both_sides() {
         ("ready for a message that there is not", &[Wants(7)], "has no use for"),
         ("a word for a message by slots", &[Copies], "has no use for"),
         ("part of a message that there is not", &[Offers(7, SLOT)], "has no use for"),
-        ("a part that is too short", &[Offers(0, SLOT - 4)], "does not fit what came for it"),
-        ("a second part that is too long", &[Offers(0, SLOT), Offers(0, 4004)], "does not fit what came for it"),
-        ("one part too many", &[Offers(0, SLOT), Offers(0, 4000), Offers(0, 4000)], "does not fit what came for it"),
+        ("a part that is too short", &[Offers(0, SLOT - 4)], "does not fit"),
+        ("a second part that is too long", &[Offers(0, SLOT), Offers(0, 4004)], "does not fit"),
+        ("one part too many", &[Offers(0, SLOT), Offers(0, 4000), Offers(0, 4000)], "does not fit"),
     ];
     for (what, does, words) in cases {
         let error = play_staged(elements, |forger| {
