@@ -191,7 +191,7 @@ pub enum VerifyError {
     /// To find that steps wait for others takes too long.
     #[error(
         "rank {rank}, step {step}: so far more than {limit} steps were looked at to find which others steps wait for by way of \
-         others; let each name those that it waits for"
+         others, or read what they write; let each name those that it waits for, and few read what is written in pieces"
     )]
     Searches {
         /// The rank.

@@ -80,7 +80,7 @@ struct Order<'a> {
     /// Steps before the one it has come to that were found, and whose dependencies were not looked at.
     found: BinaryHeap<u32>,
     searched: bool,
-    /// By all searches.
+    /// By all searches, and readers of what is written.
     steps_searched: u64,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Order<'a> {
 
 /// No step.
 const NONE: u32 = u32::MAX;
-/// Of searches for a way from one step of a rank to another: some seconds, and far more than any algorithm's plan takes.
+/// Of searches for a way from one step of a rank to another, and of readers of what is written: some seconds, and far more than any algorithm's plan takes.
 const MOST_SEARCHED: u64 = 1 << 27;
 
 #[cfg(test)]
