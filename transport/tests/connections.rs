@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use qpair_transport::{
-    CloseReason, Config, ConnectError, ConnectFailure, Event, HandshakeError, Lost, Returned, SendCopyError,
+    Armed, CloseReason, Config, ConnectError, ConnectFailure, Event, HandshakeError, Lost, Returned, SendCopyError,
     SendFailure, Tag, Versions, Worker,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -301,4 +301,39 @@ fn who_connects_while_there_is_no_descriptor_is_accepted_when_there_is() {
     worker.send_copy(ep, Tag(2), b"someone waits").unwrap();
     assert!(is_closed(&next(&mut worker)));
     peer.finish();
+}
+
+#[test]
+fn a_call_that_fails_at_once_is_no_reason_to_sleep() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    for _ in 0..3 {
+        assert!(worker.poll().unwrap().is_none());
+        // No TCP goes to many at once: the system says so without a packet.
+        let ep = worker.connect("224.0.0.1:1").unwrap();
+        assert!(matches!(worker.arm().unwrap(), Armed::Ready));
+        let event = worker.poll().unwrap().expect("it was armed and ready");
+        assert!(matches!(event, Event::Closed { ep: of, .. } if of == ep), "{}", brief(&event));
+    }
+}
+
+#[test]
+fn who_comes_after_a_long_sleep_has_all_its_time() {
+    const HELLO: Duration = Duration::from_millis(400);
+    let mut server = Worker::new(Config::default().hello_timeout(HELLO)).unwrap();
+    let listener = server.listen("127.0.0.1:0").unwrap();
+    let to = listener.local_addr();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut client = Worker::new(Config::default()).unwrap();
+            // It is no matter whether the other sleeps for all of it.
+            std::thread::sleep(2 * HELLO);
+            client.connect(to).unwrap();
+            let event = client.wait(Some(LIMIT)).unwrap().expect("it is up");
+            assert!(matches!(event, Event::Connected { .. }), "{}", brief(&event));
+        });
+        let event = server.wait(Some(LIMIT)).unwrap().expect("somebody comes");
+        assert!(matches!(event, Event::Accepted { .. }), "{}", brief(&event));
+        // Until it is gone.
+        while !matches!(server.wait(Some(LIMIT)).unwrap(), Some(Event::Closed { .. })) {}
+    });
 }

@@ -70,8 +70,10 @@ impl Worker {
     pub(super) fn service(&mut self, now: Duration, limit: Option<Duration>) -> Result<(), WorkerError> {
         let slept = limit != Some(Duration::ZERO);
         let system = |source| WorkerError::System { what: "poll the sockets", source };
-        self.sockets.poll(limit, now).map_err(system)?;
+        self.sockets.sleep(limit).map_err(system)?;
+        // What came in a sleep came at its end.
         let now = if slept { self.now() } else { now };
+        self.sockets.see_to_events(now);
         self.pace.serviced = now;
         // What peers have said counts, however late this side comes to read it.
         self.see_to_notices();
@@ -115,7 +117,7 @@ impl Worker {
         Ok(())
     }
 
-    fn see_to_notices(&mut self) {
+    pub(super) fn see_to_notices(&mut self) {
         while !self.sockets.notices().is_empty() {
             for notice in std::mem::take(self.sockets.notices()) {
                 self.notice(notice);

@@ -210,7 +210,7 @@ impl Sockets {
         self.handshakes + self.held > 0 && now < self.brisk
     }
 
-    /// True if [`poll`](Sockets::poll) has something to do that no event tells of.
+    /// True if [`see_to_events`](Sockets::see_to_events) has something to do that no event tells of.
     pub(crate) fn has_chores(&self) -> bool {
         self.turns.has_next() || self.rdma.has_chores() || self.listeners.iter().any(|listener| listener.again)
     }
@@ -220,13 +220,19 @@ impl Sockets {
         self.timers.first()
     }
 
-    /// Sees what the sockets have to say, sleeping up to `limit` for it (`None`: as long as it takes).
-    pub(crate) fn poll(&mut self, limit: Option<Duration>, now: Duration) -> io::Result<()> {
+    /// Sleeps up to `limit` until the sockets have something to say (`None`: as long as it takes).
+    pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> io::Result<()> {
         match self.poll.poll(&mut self.events, limit) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                self.events.clear();
+                Ok(())
+            }
+            polled => polled,
         }
+    }
+
+    /// Sees what the sockets had to say when [`sleep`](Sockets::sleep) ended, and what no event tells of.
+    pub(crate) fn see_to_events(&mut self, now: Duration) {
         let mut tokens = std::mem::take(&mut self.tokens);
         tokens.extend(self.events.iter().map(|event| event.token()));
         for token in tokens.drain(..) {
@@ -249,7 +255,6 @@ impl Sockets {
         }
         self.look_at_rdma(now);
         self.hand_out_turns(now);
-        Ok(())
     }
 
     /// Does what is due: goes on with calls, and ends handshakes whose time is over, unless the peer has said more since it

@@ -20,7 +20,8 @@ fn accept(server: &TcpListener, sockets: &mut Sockets, now: Duration) -> TcpStre
     server.set_nonblocking(true).unwrap();
     let start = Instant::now();
     loop {
-        sockets.poll(Some(Duration::ZERO), now).unwrap();
+        sockets.sleep(Some(Duration::ZERO)).unwrap();
+        sockets.see_to_events(now);
         if let Ok((stream, _)) = server.accept() {
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -34,7 +35,8 @@ fn accept(server: &TcpListener, sockets: &mut Sockets, now: Duration) -> TcpStre
 fn rests(sockets: &mut Sockets, now: Duration, deadline: Duration) -> Duration {
     let start = Instant::now();
     loop {
-        sockets.poll(Some(Duration::from_millis(1)), now).unwrap();
+        sockets.sleep(Some(Duration::from_millis(1))).unwrap();
+        sockets.see_to_events(now);
         assert!(start.elapsed() < PATIENCE && sockets.notices().is_empty(), "{:?}", sockets.notices());
         match sockets.next_deadline() {
             // Neither the end of its place nor that of the call.
@@ -77,7 +79,8 @@ fn the_system_watches_the_streams_of_both_sides() {
     let start = Instant::now();
     while calling.notices().is_empty() {
         for sockets in [&mut listening, &mut calling] {
-            sockets.poll(Some(Duration::ZERO), NOW).unwrap();
+            sockets.sleep(Some(Duration::ZERO)).unwrap();
+            sockets.see_to_events(NOW);
         }
         assert!(start.elapsed() < PATIENCE);
     }
@@ -181,7 +184,8 @@ fn an_address_that_does_not_answer_is_given_a_quarter_of_a_second() {
     let (server, address) = server();
     let mut sockets = Sockets::new(settings(), &context()).unwrap();
     sockets.call(to(&[deaf.address, address]), NOW);
-    sockets.poll(Some(Duration::ZERO), NOW).unwrap();
+    sockets.sleep(Some(Duration::ZERO)).unwrap();
+    sockets.see_to_events(NOW);
     let next = NOW + Duration::from_millis(250);
     assert_eq!(sockets.next_deadline(), Some(next));
     sockets.expire(next);
@@ -190,7 +194,8 @@ fn an_address_that_does_not_answer_is_given_a_quarter_of_a_second() {
     let all = notices(&mut sockets, 1, next);
     assert!(matches!(all[..], [Notice::Greeted { peer, .. }] if peer == address), "{all:?}");
     sockets.call(to(&[deaf.address]), NOW);
-    sockets.poll(Some(Duration::ZERO), NOW).unwrap();
+    sockets.sleep(Some(Duration::ZERO)).unwrap();
+    sockets.see_to_events(NOW);
     sockets.expire(NOW + 100 * SECOND);
     let all = std::mem::take(sockets.notices());
     assert!(
@@ -232,7 +237,8 @@ fn calls_take_turns() {
     let calls: Vec<_> = (0..ALL).map(|_| sockets.call(to(&[address]), NOW)).collect();
     let mut peers: Vec<_> = (0..128).map(|_| accept(&server, &mut sockets, NOW)).collect();
     let nobody_else = |sockets: &mut Sockets| {
-        sockets.poll(Some(Duration::from_millis(2)), NOW).unwrap();
+        sockets.sleep(Some(Duration::from_millis(2))).unwrap();
+        sockets.see_to_events(NOW);
         server.accept().is_err()
     };
     assert!(nobody_else(&mut sockets) && !sockets.has_chores());
