@@ -1,5 +1,7 @@
 //! Active messages, and requests with their answers.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 #[derive(Default)]
@@ -39,6 +41,41 @@ fn active_messages_come_to_their_handlers_in_order_whatever_their_length() {
     }
     assert!(served.arguments.into_iter().eq((0..).zip(lengths)));
     assert!(matches!(other, Some(Event::Active { handler: HandlerId(10), argument: 7, .. })));
+}
+
+#[test]
+fn requests_that_can_not_be_declined_now_are_given_back() {
+    const COUNT: usize = 10;
+    let mut pair = Pair::with(Config::default().window(1), Config::default().window(32).queue_limit(1));
+    let handlers = Handlers::<()>::new();
+    for _ in 0..COUNT {
+        pair.a.request(pair.ep_a, HandlerId(2), &b"?"[..]).unwrap();
+    }
+    // As long as the one does not poll, there is room for few words to it.
+    let (mut came, mut again, start) = (0, VecDeque::new(), std::time::Instant::now());
+    while came < COUNT {
+        if let Some(event @ Event::Request(_)) = pair.b.poll().unwrap() {
+            came += 1;
+            again.extend(handlers.dispatch(event, &mut (), &mut pair.b));
+        }
+        assert!(start.elapsed() < LIMIT, "{came} came");
+    }
+    assert!(!again.is_empty() && again.iter().all(|event| matches!(event, Event::Request(_))));
+    let mut declined = 0;
+    while declined < COUNT {
+        if let Some(event) = pair.a.poll().unwrap() {
+            assert!(matches!(event, Event::Failed { error: OpError::Declined(0), .. }), "{}", brief(&event));
+            declined += 1;
+        }
+        // `Sent` among them.
+        if let Some(event) = pair.b.poll().unwrap().or_else(|| again.pop_front()) {
+            again.extend(
+                handlers.dispatch(event, &mut (), &mut pair.b).filter(|event| matches!(event, Event::Request(_))),
+            );
+        }
+        assert!(start.elapsed() < LIMIT, "{declined} were declined");
+    }
+    assert!(again.is_empty());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Functions for active messages and requests, by number.
 
 use crate::worker::Worker;
+use crate::worker::error::SendFailure;
 use crate::worker::event::Event;
 use crate::worker::ids::{EndpointId, HandlerId};
 use crate::worker::memory::Message;
@@ -105,7 +106,8 @@ impl<S> Handlers<S> {
     }
 
     /// Calls the function for an active message or a request. All other events are given back, and active messages for which
-    /// there is none; a request for which there is none is declined with [`Handlers::UNKNOWN`].
+    /// there is none; a request for which there is none is declined with [`Handlers::UNKNOWN`], or given back where that can not be
+    /// said now: decline it later, or dispatch it again, since its sender waits.
     pub fn dispatch(&self, event: Event, state: &mut S, worker: &mut Worker) -> Option<Event> {
         match event {
             Event::Active { ep, handler, argument, message } => match get(&self.messages, handler) {
@@ -116,8 +118,12 @@ impl<S> Handlers<S> {
                 Some(f) => f(state, worker, request),
                 None => {
                     tracing::debug!(ep = %request.ep, handler = %request.handler, "a request without a handler");
-                    // The peer sees the end of the connection otherwise.
-                    let _ = worker.decline(request.reply, UNKNOWN);
+                    // Of a connection that ends, the peer knows.
+                    if let Err((error, reply)) = worker.decline(request.reply, UNKNOWN)
+                        && matches!(error.error, SendFailure::QueueFull { .. } | SendFailure::Memory(_))
+                    {
+                        return Some(Event::Request(Request { reply, ..request }));
+                    }
                 }
             },
             other => return Some(other),

@@ -121,6 +121,10 @@ impl Worker {
             let error = if self.takes_messages(ep) { OneSidedFailure::WouldBlock } else { OneSidedFailure::Closed(ep) };
             return Err(OneSidedError { error, memory: from });
         }
+        // Nor is there a notice without memory to send it from.
+        if !self.has_memory_for_notice() {
+            return Err(OneSidedError { error: OneSidedFailure::WouldBlock, memory: from });
+        }
         let op = self.put(ep, from, remote)?;
         // There was room for both. If it could not be posted, the connection breaks.
         let _ = self.submit_copy(ep, notice.envelope(), &[]);

@@ -127,6 +127,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether there is memory now for a message without contents to go out of.
+    pub(in crate::worker) fn has_memory_for_notice(&mut self) -> bool {
+        HEADER_BYTES <= self.max_inline || self.pool.has_message_now(HEADER_BYTES).is_ok_and(|has| has)
+    }
+
     /// A payload was copied and posted: it is the application's again. Or it was not, and the connection breaks.
     fn copied(
         &mut self,
