@@ -39,7 +39,7 @@ impl SharedReceiveQueue {
     }
 
     /// Raises [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once, when fewer than `limit` receives are left;
-    /// 0 turns it off.
+    /// 0 turns it off. Where fewer are left already, at once, but by devices that look only when a receive is taken, as Soft-RoCE.
     pub fn arm_limit(&mut self, limit: u32) {
         match &self.srq {
             SrqHandle::Soft(srq) => srq.arm_limit(limit),

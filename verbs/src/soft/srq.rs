@@ -182,11 +182,17 @@ impl SoftSrq {
         let taken = unsafe { self.slots.slot(slot) }.take(memory);
         self.lives.live[slot as usize].store(FREE, Ordering::Release);
         self.free[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::Release);
+        self.look_at_limit();
+        Some(taken)
+    }
+
+    /// Tells, once, that fewer are left than the limit that was set.
+    #[inline]
+    fn look_at_limit(&self) {
         let limit = self.limit.load(Ordering::Relaxed);
         if limit != 0 && self.available() < limit && self.limit.swap(0, Ordering::Relaxed) != 0 {
             self.home.events().raise(AsyncEvent::SrqLimitReached);
         }
-        Some(taken)
     }
 
     /// A queue pair is gone: what messages to it took, and nobody polled, is free again.
@@ -281,6 +287,7 @@ impl SoftSrq {
 
     pub(crate) fn arm_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
+        self.look_at_limit();
     }
 
     pub(crate) fn depth(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use qpair_verbs::{WcOpcode, WcStatus};
 
-use crate::harness::{Command, CqId, Env, Fill, Mem, QpId, QpSpec, Side, SrqId, Work, connect_pair};
+use crate::harness::{Command, CqId, Env, Fill, Mem, QpId, QpSpec, Side, SrqId, Work, connect_pair, is_soft};
 
 two_sided! {
     two_queue_pairs_take_from_one_queue,
@@ -120,6 +120,12 @@ fn the_limit_event_comes_once(env: &Env) {
             4 => far.assert_event("SrqLimitReached", None),
             _ => assert!(!far.event_within("SrqLimitReached", None, quiet), "an event at {left} left"),
         }
+    }
+    // One that is below the limit when that is set: Soft-RoCE looks when a receive is taken.
+    if is_soft() {
+        far.srq_post(srq, Mem::blank(8), 8);
+        far.ask::<()>(Command::SrqLimit { srq, limit: 2 });
+        far.assert_event("SrqLimitReached", None);
     }
 }
 

@@ -142,6 +142,8 @@ impl PeerArenas {
         match asked.get(&arena) {
             Some(true) => Reach::Unmapped,
             Some(false) => Reach::Pending,
+            // One that lies asks for no more than it has room for.
+            None if asked.len() >= MOST_ASKED => Reach::Unmapped,
             None => {
                 if ask() {
                     asked.insert(arena, false);
@@ -217,6 +219,8 @@ impl Drop for PeerArenas {
 
 /// Mapped arenas of one peer; further ones are reached without mapping.
 const SLOTS: usize = 4096;
+/// Arenas asked for and not mapped: beyond, they are reached without.
+const MOST_ASKED: usize = 2 * SLOTS;
 /// Bytes of an arena that are made present when it is mapped: some 10 ms of the control thread. The rest comes at first use.
 const POPULATE: usize = 256 << 20;
 /// The same of all arenas of one peer that are mapped: it may name one memory as many arenas.
@@ -244,6 +248,24 @@ mod tests {
         arenas.install(arena, LEN as u64, Some(theirs.fd().try_clone_to_owned().unwrap()));
         assert!(matches!(arenas.find(arena, 0, LEN as u64), Some(Reach::Mapped(..))));
         theirs
+    }
+
+    #[test]
+    fn a_peer_that_names_ever_others_is_asked_for_so_many() {
+        let (arenas, mut questions) = (PeerArenas::new(), 0);
+        let mut ask = |arena| {
+            let ask = || {
+                questions += 1;
+                true
+            };
+            arenas.ask(arena, ask)
+        };
+        assert!((0..MOST_ASKED as u32).all(|arena| matches!(ask(arena), Reach::Pending)));
+        assert!((0..100).all(|more| matches!(ask(u32::MAX - more), Reach::Unmapped)));
+        assert!(matches!(ask(3), Reach::Pending), "as before");
+        assert_eq!(questions, MOST_ASKED);
+        arenas.forget(3);
+        assert!(matches!(arenas.ask(u32::MAX, || true), Reach::Pending), "there is room again");
     }
 
     #[test]

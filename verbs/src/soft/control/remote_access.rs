@@ -5,6 +5,7 @@ use super::message::BounceOp;
 use crate::error::GpuError;
 use crate::gpu::Place;
 use crate::memory::{Atomic, Spot};
+use crate::soft::exec::AREA;
 use crate::soft::home::Home;
 use crate::soft::layout::FaultKind;
 use crate::types::{Access, Rkey};
@@ -19,6 +20,10 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Result<u64, Fault
         grant.filter(|_| may).ok_or(FaultKind::Access)
     };
     let area = |slot: u32, len: u32| {
+        // No more than a slot at once, however much is shared: others wait for it.
+        if len as usize > AREA {
+            return Err(FaultKind::Request);
+        }
         // SAFETY: bytes have no invalid pattern.
         let found = unsafe { link.shared().array::<u8>(slot as usize, len as usize) };
         found.map(std::ptr::NonNull::as_ptr).ok_or(FaultKind::Access)

@@ -57,4 +57,4 @@ impl Drop for Area {
 }
 
 /// Size of the bounce area: large enough that a part's copying outweighs waking the owner's thread.
-pub(super) const AREA: usize = 64 << 10;
+pub(in crate::soft) const AREA: usize = 64 << 10;

@@ -11,6 +11,7 @@ mod request;
 mod run;
 mod sender;
 
+pub(in crate::soft) use bounce_area::AREA;
 pub(crate) use datagram::{UdTarget, taker};
 pub(crate) use message::{NotPut, find, put_at, scatter};
 pub(crate) use request::{Outcome, Own, Piece, Request, Wait};

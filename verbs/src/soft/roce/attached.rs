@@ -108,7 +108,8 @@ impl Attached {
             }
             self.refused = None;
             self.taken = index.wrapping_add(1);
-            return Next::Over(index, WcStatus::LOC_QP_OP_ERR);
+            let status = if self.is_closed { WcStatus::WR_FLUSH_ERR } else { WcStatus::LOC_QP_OP_ERR };
+            return Next::Over(index, status);
         }
         // SAFETY: posted and not ready: it is the engine's, which carries out requests of this queue pair.
         let slot = unsafe { self.join.send.slot(index) };
