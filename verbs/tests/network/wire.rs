@@ -177,6 +177,25 @@ fn a_request_that_can_not_be_made_waits_for_those_before_it() {
 }
 
 #[test]
+fn a_request_that_can_not_be_made_is_flushed_behind_one_that_fails() {
+    let (mut near, far) = (Device::open(), Device::open());
+    let row = near.row([127, 0, 0, 1]);
+    let without =
+        |device: &Device| device.pd.rc(&device.cq).gid_index(row).max_rd_atomic(0).rnr_retry(0).build().unwrap();
+    let (a, b) = (without(&near), without(&far));
+    let (to_a, to_b) = (afar(a.address()), afar(b.address()));
+    let (mut qp, _far_qp) = (a.connect(&to_b).unwrap(), b.connect(&to_a).unwrap());
+    let region = far.pd.expose(8, Access::REMOTE_ALL).unwrap();
+    // There is no receive for it.
+    qp.send(near.pd.alloc(1000).unwrap()).id(1).signaled().post().unwrap();
+    qp.read(near.pd.alloc(8).unwrap(), region.remote(0..8)).id(2).signaled().post().unwrap();
+    for expected in [(1, WcStatus::RNR_RETRY_EXC_ERR), (2, WcStatus::WR_FLUSH_ERR)] {
+        let done = near.cq.wait_for(LIMIT).unwrap();
+        assert_eq!((done.wr_id(), done.status()), expected);
+    }
+}
+
+#[test]
 fn the_device_drives_itself_while_nobody_polls() {
     let mut pair = Pair::new(1 << 20);
     pair.works(3);

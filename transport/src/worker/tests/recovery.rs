@@ -450,3 +450,41 @@ fn what_goes_out_again_waits_for_memory() {
         assert!(came.eq([(0, 0), (1, 1)]), "{events:?}");
     });
 }
+
+/// Of a device that takes nothing with the request. A notice that can not go keeps back what it tells of.
+#[test]
+fn nothing_is_put_whose_notice_has_no_memory() {
+    fake::on_a_fake(|| {
+        let device = Device::new(fake::FAKE).unwrap();
+        let config = || config().device(fake::FAKE).pool_limit(2 << 14);
+        let (mut a, at_a, mut b, at_b) = two(config(), config());
+        a.max_inline = 0;
+        let board = b.domain().expose(8, Access::REMOTE_WRITE).unwrap();
+        let put = |a: &mut Worker, value: u8| {
+            let mut from = a.domain().alloc(8).unwrap();
+            from.fill(value);
+            a.put_notify(at_a, from, board.remote(0..8), Notice::Value(value.into()))
+        };
+        device.set("defer", 1000).unwrap();
+        let mut taken = Vec::new();
+        while a.pool.has_message_now(32).unwrap() {
+            taken.push(a.pool.message(32).unwrap());
+        }
+        let refused = put(&mut a, 1).unwrap_err();
+        assert!(matches!(refused.error, OneSidedFailure::WouldBlock) && refused.memory.len() == 8, "{refused}");
+        device.set("defer", 0).unwrap();
+        taken.into_iter().for_each(|block| a.pool.give_message(block));
+        put(&mut a, 2).unwrap();
+        let mut told = None;
+        let start = Instant::now();
+        while told.is_none() {
+            a.poll().unwrap();
+            if let Some(Event::Notified { ep, value }) = b.poll().unwrap() {
+                assert_eq!((ep, board.load(0).unwrap()), (at_b, u64::from_ne_bytes([2; 8])));
+                told = Some(value);
+            }
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert_eq!(told, Some(2), "and nothing of the first");
+    });
+}
