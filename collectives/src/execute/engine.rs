@@ -229,46 +229,6 @@ impl Engine<'_> {
         }
     }
 
-    /// Where nothing has come for long, asks those who are waited for whether they do the same: of two that both receive first, none
-    /// would ever hear of what the other was asked for.
-    #[cold]
-    fn ask_if_long(&mut self) -> Outcome<()> {
-        if !self.wait.is_to_ask() {
-            return Ok(());
-        }
-        let (mut asked, count) = (Vec::new(), self.runs.len());
-        // Of another operation first each time: the one that the peer does as well may be any.
-        let first = self.wait.rounds;
-        for at in (0..count).map(|number| (first + number) % count) {
-            let mut exec = self.exec(at)?;
-            if exec.is_active() && !exec.is_complete() {
-                exec.ask(&mut asked)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A peer waits for this rank, in the same operation or in another, or in one that is over or to come.
-    #[cold]
-    fn asked(&mut self, ep: EndpointId, fields: Fields) -> Outcome<bool> {
-        if !self.net.is_up(ep, fields.rank) {
-            return self.foreign(ep);
-        }
-        for at in 0..self.runs.len() {
-            let mut exec = self.exec(at)?;
-            if let Some(slot) = exec.takes(ep, fields) {
-                if exec.plan.peers[slot as usize].theirs != Some(fields.plan) {
-                    exec.check_peer(slot, fields)?;
-                }
-                return Ok(false);
-            }
-        }
-        let ours = self.net.past(fields.rank, fields.sequence);
-        let differs = ours.zip(self.net.call(fields.rank, fields.plan)).is_some_and(|(ours, theirs)| ours != *theirs);
-        // Of one that is to come it is asked again.
-        if differs { Err(self.net.differs(fields)) } else { Ok(false) }
-    }
-
     /// For who wants to know what ranks wait for.
     #[cold]
     fn tell_place(&mut self) {
@@ -487,7 +447,7 @@ impl Engine<'_> {
 
     /// Something came that no rank of this release sends.
     #[cold]
-    fn foreign(&mut self, ep: EndpointId) -> Outcome<bool> {
+    pub(super) fn foreign(&mut self, ep: EndpointId) -> Outcome<bool> {
         match self.net.rank_of(ep) {
             Some(rank) => {
                 let reason = "it sent what no rank of this release sends: use one release for all ranks".into();

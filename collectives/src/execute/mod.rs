@@ -2,6 +2,7 @@
 //! nothing else under way, in an order that was found when it was compiled.
 //! In steady state a step costs no allocation, lock or look-up by hash.
 
+mod asking;
 mod block;
 mod cache;
 mod call;

@@ -8,7 +8,7 @@ use super::exec::Exec;
 use super::lower::Way;
 use super::reach::{REACH, Reach};
 use super::run::{State, Word};
-use super::steps::{PlanPeer, Span};
+use super::steps::Span;
 use super::tag::{Fields, Kind};
 use crate::fault::{Fault, Outcome};
 
@@ -18,21 +18,6 @@ impl Exec<'_> {
         for slot in 0..self.plan.peers.len() as u16 {
             if self.plan.peers[slot as usize].reached || self.plan.peers[slot as usize].named {
                 self.say(Word { slot, kind: Kind::Begin, message: 0, step: None })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells those who are waited for that they are, unless they were `asked` already: one that does not look is to have room for the
-    /// rest.
-    #[cold]
-    pub(super) fn ask(&mut self, asked: &mut Vec<u32>) -> Outcome<()> {
-        for slot in 0..self.plan.peers.len() as u16 {
-            let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
-            if ep.is_some() && !asked.contains(&rank) && self.needs(rank) {
-                asked.push(rank);
-                // One that has no room for it has not looked for long, and is asked again.
-                self.try_say(Word { slot, kind: Kind::Waits, message: 0, step: None })?;
             }
         }
         Ok(())
