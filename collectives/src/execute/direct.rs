@@ -70,20 +70,9 @@ impl Exec<'_> {
         } else {
             self.next_piece(number, most, whole, step.remote)
         };
+        self.prepare(number, span)?;
+        let step = &self.plan.steps[number as usize];
         let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
-        let copies = !send && step.src.len > 0;
-        // Once, though it may be posted again where there was no room.
-        // What a NIC wrote before the step, a GPU may combine with.
-        if (copies || calc.is_some() && span.start == whole.start) && self.run.prepared != Some((number, span.start)) {
-            let done = if copies {
-                let from = Span { start: step.src.start + span.start - whole.start, len: span.len, ..step.src };
-                self.run.local(from, span, None)
-            } else {
-                self.run.memory(span.buffer).make_visible().map_err(|error| error.to_string())
-            };
-            done.map_err(|reason| self.failed(reason))?;
-            self.run.prepared = Some((number, span.start));
-        }
         let memory = self.run.memory(span.buffer);
         let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
         let remote = self.run.begun[slot as usize].and_then(|reach| reach.part(remote));
@@ -115,6 +104,28 @@ impl Exec<'_> {
                 error => Err(self.failed(error.to_string())),
             },
         }
+    }
+
+    /// Has in place what a read into `span` combines with, or what is sent on: once, though it may be posted again where there was no
+    /// room.
+    #[inline]
+    fn prepare(&mut self, number: u32, span: Span) -> Outcome<()> {
+        let Step { what, src, dst, .. } = self.plan.steps[number as usize];
+        if what == What::Send || self.run.prepared == Some((number, span.start)) {
+            return Ok(());
+        }
+        let done = if src.len > 0 {
+            let from = Span { start: src.start + span.start - dst.start, len: span.len, ..src };
+            self.run.local(from, span, None)
+        } else if what == What::RecvReduce && span.start == dst.start {
+            // What NICs wrote before the step, a GPU combines with.
+            self.run.memory(span.buffer).make_visible().map_err(|error| error.to_string())
+        } else {
+            return Ok(());
+        };
+        done.map_err(|reason| self.failed(reason))?;
+        self.run.prepared = Some((number, span.start));
+        Ok(())
     }
 
     /// What of a long message comes next, with the peer's memory of it, and whether it is the last.

@@ -67,7 +67,7 @@ pub(crate) struct Run {
     pub(super) posted: VecDeque<Posted>,
     /// Of steps that are read or written in pieces: how many bytes are posted.
     pub(super) pieces: Vec<(u32, usize)>,
-    /// The step whose operand is in place, from which byte on, and that was not posted yet.
+    /// The step that was prepared, from which byte on, and not posted yet.
     pub(super) prepared: Option<(u32, usize)>,
     /// Reads among them.
     pub(super) gets: u32,
