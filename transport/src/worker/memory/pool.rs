@@ -18,11 +18,7 @@ pub(crate) struct Pool {
     limit: usize,
     huge: HugePages,
     messages: Stock<Buffer>,
-    /// One of them that is kept for when no other is to be had, and its length: whatever has all other memory, messages go one after
-    /// the other. Nothing where the device takes all messages with the request.
-    last: (Option<Buffer>, usize),
-    /// It is not there, and not on its way either: as far as is known, where some were lost.
-    lacks_last: bool,
+    spare: Spare,
     /// Connections that wait for memory to send from.
     line: Line,
     copies: Stock<Buffer>,
@@ -30,6 +26,17 @@ pub(crate) struct Pool {
     supply: Supply,
     /// Slabs of which the application has a part.
     lent: VecDeque<Slab>,
+}
+
+/// One block for messages that is kept for when no other is to be had: whatever has all other memory, messages go one after the
+/// other. There is none where the device takes all messages with the request.
+#[derive(Debug, Default)]
+struct Spare {
+    block: Option<Buffer>,
+    /// Its length, once it is known.
+    size: usize,
+    /// A message goes out of it, or did as far as is known: it comes back.
+    is_out: bool,
 }
 
 /// Blocks of one use.
@@ -60,8 +67,7 @@ impl Pool {
             limit,
             huge,
             messages: Stock::new(),
-            last: (None, 0),
-            lacks_last: true,
+            spare: Spare::default(),
             line: Line::default(),
             copies: Stock::new(),
             slabs: Stock::new(),
@@ -77,12 +83,11 @@ impl Pool {
     /// [`MemoryError`].
     pub(crate) fn keep_one(&mut self, len: usize) -> Result<(), MemoryError> {
         let (_, size) = class_of(len);
-        if size > self.limit || !self.lacks_last {
+        if size > self.limit || self.spare.block.is_some() || self.spare.is_out {
             return Ok(());
         }
-        self.last.1 = size;
-        self.last.0 = Some(self.block_or_unused(size)?);
-        self.lacks_last = false;
+        self.spare.size = size;
+        self.spare.block = Some(self.block_or_unused(size)?);
         self.messages.bytes += size;
         Ok(())
     }
@@ -123,7 +128,7 @@ impl Pool {
 
     /// True if no message is on its way.
     fn is_idle(&self) -> bool {
-        let kept = self.last.0.as_ref().map_or(0, |block| block.len());
+        let kept = self.spare.block.as_ref().map_or(0, |block| block.len());
         self.messages.bytes == self.messages.free_bytes() + kept
     }
 
@@ -135,7 +140,7 @@ impl Pool {
         }
         match self.another_message(len, size) {
             Ok(block) => self.messages.give(block),
-            Err(_) if self.last.0.as_ref().is_some_and(|block| block.len() >= len) => {}
+            Err(_) if self.spare.block.as_ref().is_some_and(|block| block.len() >= len) => {}
             Err(error) => return Err(error),
         }
         Ok(())
@@ -163,7 +168,8 @@ impl Pool {
         if let Some(block) = self.messages.take(class) {
             return Ok(block);
         }
-        if let Some(block) = self.last.0.take_if(|block| block.len() >= len) {
+        if let Some(block) = self.spare.block.take_if(|block| block.len() >= len) {
+            self.spare.is_out = true;
             return Ok(block);
         }
         let block = self.block_or_unused(size)?;
@@ -172,8 +178,8 @@ impl Pool {
     }
 
     pub(crate) fn give_message(&mut self, block: Buffer) {
-        if self.last.0.is_none() && block.len() == self.last.1 {
-            (self.last.0, self.lacks_last) = (Some(block), false);
+        if self.spare.block.is_none() && block.len() == self.spare.size {
+            (self.spare.block, self.spare.is_out) = (Some(block), false);
         } else {
             self.messages.give(block);
         }
@@ -183,7 +189,7 @@ impl Pool {
     pub(crate) fn lose_messages(&mut self, bytes: usize) {
         self.messages.bytes -= bytes;
         // It may be among them.
-        self.lacks_last = self.last.0.is_none();
+        self.spare.is_out &= bytes == 0;
     }
 
     /// A connection is gone that waits for memory to send from.
@@ -490,20 +496,23 @@ mod tests {
             assert!(!pool.has_message_now(100).unwrap(), "it is on its way");
             pool.give_message(block);
         }
+        let block = pool.message(100).unwrap();
+        pool.lose_messages(0);
         pool.keep_one(20_000).unwrap();
-        assert_eq!(pool.messages.bytes, 32 << 10);
+        pool.give_message(block);
+        assert_eq!(pool.messages.bytes, 32 << 10, "one is enough, and it comes back");
         let lost = pool.message(100).unwrap();
         pool.lose_messages(lost.len());
         drop(lost);
         assert!(pool.has_message(0, &mut waits, 20_000).unwrap() && !waits);
         let again = pool.message(20_000).unwrap();
         pool.give_message(again);
-        assert!(pool.last.0.is_some() && !pool.lacks_last, "another has its place");
+        assert!(pool.spare.block.is_some() && !pool.spare.is_out, "another has its place");
         let lost = pool.message(20_000).unwrap();
         pool.lose_messages(lost.len());
         drop(lost);
         pool.keep_one(20_000).unwrap();
-        assert!(pool.last.0.is_some(), "the next connection brings another");
+        assert!(pool.spare.block.is_some(), "the next connection brings another");
         assert_eq!(pool.messages.bytes, pool.messages.free_bytes() + (32 << 10));
     }
 
