@@ -152,8 +152,9 @@ pub enum OneSidedFailure {
         /// The limit.
         limit: usize,
     },
-    /// There is no memory for what comes back: of an atomic, or on a device that can not combine by itself.
-    #[error("no memory for what comes back: {0}")]
+    /// There is no memory of the worker's own for it: for what comes back of an atomic, or on a device that can not combine by itself;
+    /// or to tell the peer of a put.
+    #[error("no memory of the worker's own for the request: {0}; raise Config::pool_limit and `ulimit -l`")]
     Memory(std::sync::Arc<str>),
 }
 

@@ -4,6 +4,7 @@ use qpair_verbs::Local;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
+use super::post::{NOTHING, has_memory_now};
 use crate::engine::{Class, Envelope, RemoteMemory, Seeds};
 use crate::worker::Worker;
 use crate::worker::error::{OneSidedError, OneSidedFailure, SendCopyError};
@@ -117,16 +118,20 @@ impl Worker {
         notice: Notice,
     ) -> Result<OpId, OneSidedError> {
         let from = from.into();
-        if self.endpoints.get(ep).is_some_and(|endpoint| endpoint.up && !endpoint.link.has_room(2)) {
-            let error = if self.takes_messages(ep) { OneSidedFailure::WouldBlock } else { OneSidedFailure::Closed(ep) };
-            return Err(OneSidedError { error, memory: from });
-        }
-        // Nor is there a notice without memory to send it from.
-        if !self.has_memory_for_notice() {
-            return Err(OneSidedError { error: OneSidedFailure::WouldBlock, memory: from });
+        // Both go, or none.
+        if let Some(endpoint) = self.endpoints.get(ep).filter(|endpoint| endpoint.up) {
+            let error = match has_memory_now(endpoint, &mut self.pool, self.max_inline, NOTHING.len()) {
+                _ if !endpoint.link.takes_messages() => Some(OneSidedFailure::Closed(ep)),
+                Ok(has_memory) if has_memory && endpoint.link.has_room(2) => None,
+                Ok(_) => Some(OneSidedFailure::WouldBlock),
+                Err(error) => Some(OneSidedFailure::Memory(error.to_string().into())),
+            };
+            if let Some(error) = error {
+                return Err(OneSidedError { error, memory: from });
+            }
         }
         let op = self.put(ep, from, remote)?;
-        // There was room for both. If it could not be posted, the connection breaks.
+        // If it could not be posted, the connection breaks.
         let _ = self.submit_copy(ep, notice.envelope(), &[]);
         Ok(op)
     }
@@ -234,10 +239,6 @@ impl Worker {
             }
             waits
         });
-    }
-
-    fn takes_messages(&self, ep: EndpointId) -> bool {
-        self.endpoints.get(ep).is_some_and(|endpoint| endpoint.link.takes_messages())
     }
 }
 

@@ -83,6 +83,21 @@ pub(in crate::worker) fn has_memory(
     pool.has_message(endpoint.id.index, &mut endpoint.is_starved, whole)
 }
 
+/// The same of a message that does not wait, and of a connection that is up.
+///
+/// # Errors
+/// As for [`has_memory`].
+#[inline(always)]
+pub(super) fn has_memory_now(
+    endpoint: &Endpoint,
+    pool: &mut Pool,
+    max_inline: usize,
+    len: usize,
+) -> Result<bool, MemoryError> {
+    let whole = HEADER_BYTES + len;
+    if whole <= max_inline || endpoint.qp.is_none() { Ok(true) } else { pool.has_message_now(whole) }
+}
+
 /// Puts a message together and posts it: inline, or from memory of the pool where the device takes no such inline. The
 /// frame comes by value, so that it need not be in memory.
 #[inline(always)]

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::post::{NOTHING, Pieces, has_memory, post};
-use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_LIMIT, Pending, Readable, Step};
+use super::post::{NOTHING, Pieces, has_memory, has_memory_now, post};
+use crate::engine::{Blocked, Class, Envelope, Frame, OFFER_LIMIT, Pending, Readable, Step};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, NoKey, OpError, ResourceError, SendCopyError, SendError, SendFailure};
@@ -43,14 +43,12 @@ impl Worker {
         if endpoint.link.queued() >= self.config.queue_limit {
             return refused(SendFailure::QueueFull { limit: self.config.queue_limit }, payload);
         }
-        if len > endpoint.threshold.bytes() as u64 || matches!(payload, Payload::Exposed(_)) {
-            return self.send_long(number, ep, envelope, payload);
-        }
         let body = match &payload {
+            _ if len > endpoint.threshold.bytes() as u64 => return self.send_long(number, ep, envelope, payload),
             Payload::Bytes(bytes) => Pieces::One(bytes),
             Payload::Buffer(buffer) => Pieces::One(buffer),
             Payload::Gather(pieces) => Pieces::Many(pieces),
-            Payload::Exposed(_) => Pieces::One(NOTHING),
+            Payload::Exposed(_) => return self.send_long(number, ep, envelope, payload),
             Payload::Gpu(buffer) => match self.staging.copy_of(buffer) {
                 Ok(copy) => Pieces::One(copy),
                 Err(error) => return refused(SendFailure::Memory(error.into()), payload),
@@ -103,13 +101,10 @@ impl Worker {
         if data.len() > endpoint.threshold.limit() {
             return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.threshold.limit() });
         }
-        let whole = HEADER_BYTES + data.len();
-        if whole > self.max_inline && endpoint.qp.is_some() {
-            match self.pool.has_message_now(whole) {
-                Ok(true) => {}
-                Ok(false) => return Err(SendCopyError::WouldBlock),
-                Err(_) => return Err(SendCopyError::NoMemory { len: data.len() }),
-            }
+        match has_memory_now(endpoint, &mut self.pool, self.max_inline, data.len()) {
+            Ok(true) => {}
+            Ok(false) => return Err(SendCopyError::WouldBlock),
+            Err(_) => return Err(SendCopyError::NoMemory { len: data.len() }),
         }
         let frame = match endpoint.link.eager(envelope, data.len() as u64) {
             Ok(frame) => frame,
@@ -125,11 +120,6 @@ impl Worker {
         self.counters.bytes_copied += data.len() as u64;
         endpoint.sent.count(data.len() as u64);
         Ok(())
-    }
-
-    /// Whether there is memory now for a message without contents to go out of.
-    pub(in crate::worker) fn has_memory_for_notice(&mut self) -> bool {
-        HEADER_BYTES <= self.max_inline || self.pool.has_message_now(HEADER_BYTES).is_ok_and(|has| has)
     }
 
     /// A payload was copied and posted: it is the application's again. Or it was not, and the connection breaks.
