@@ -165,8 +165,6 @@ impl Worker {
 
     /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already.
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
-        // No descriptor tells of what was noticed since it was last looked, as that a peer can not be called at all.
-        self.see_to_notices();
         // What comes now is behind it.
         if !self.ready.is_empty() {
             return Ok(true);
@@ -186,6 +184,7 @@ impl Worker {
                 }
                 self.ready.push_front(event);
             }
+            // No descriptor tells of what was noticed since it was last looked, as that a peer can not be called at all.
             self.see_to_notices();
             if !self.ready.is_empty() {
                 self.wake_up();
