@@ -33,12 +33,17 @@ fn listening() -> (Sockets, u32, SocketAddr) {
     (sockets, id, address)
 }
 
+/// Looks what the sockets have to say, for so long.
+fn look(sockets: &mut Sockets, limit: Duration, now: Duration) {
+    sockets.sleep(Some(limit)).unwrap();
+    sockets.see_to_events(now);
+}
+
 /// Polls until `count` notices are there, and takes them.
 fn notices(sockets: &mut Sockets, count: usize, now: Duration) -> Vec<Notice> {
     let start = Instant::now();
     while sockets.notices().len() < count {
-        sockets.sleep(Some(Duration::from_millis(1))).unwrap();
-        sockets.see_to_events(now);
+        look(sockets, Duration::from_millis(1), now);
         assert!(start.elapsed() < PATIENCE, "{:?}", sockets.notices());
     }
     std::mem::take(sockets.notices())

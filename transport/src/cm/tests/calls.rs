@@ -20,8 +20,7 @@ fn accept(server: &TcpListener, sockets: &mut Sockets, now: Duration) -> TcpStre
     server.set_nonblocking(true).unwrap();
     let start = Instant::now();
     loop {
-        sockets.sleep(Some(Duration::ZERO)).unwrap();
-        sockets.see_to_events(now);
+        look(sockets, Duration::ZERO, now);
         if let Ok((stream, _)) = server.accept() {
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -35,8 +34,7 @@ fn accept(server: &TcpListener, sockets: &mut Sockets, now: Duration) -> TcpStre
 fn rests(sockets: &mut Sockets, now: Duration, deadline: Duration) -> Duration {
     let start = Instant::now();
     loop {
-        sockets.sleep(Some(Duration::from_millis(1))).unwrap();
-        sockets.see_to_events(now);
+        look(sockets, Duration::from_millis(1), now);
         assert!(start.elapsed() < PATIENCE && sockets.notices().is_empty(), "{:?}", sockets.notices());
         match sockets.next_deadline() {
             // Neither the end of its place nor that of the call.
@@ -79,8 +77,7 @@ fn the_system_watches_the_streams_of_both_sides() {
     let start = Instant::now();
     while calling.notices().is_empty() {
         for sockets in [&mut listening, &mut calling] {
-            sockets.sleep(Some(Duration::ZERO)).unwrap();
-            sockets.see_to_events(NOW);
+            look(sockets, Duration::ZERO, NOW);
         }
         assert!(start.elapsed() < PATIENCE);
     }
@@ -184,8 +181,7 @@ fn an_address_that_does_not_answer_is_given_a_quarter_of_a_second() {
     let (server, address) = server();
     let mut sockets = Sockets::new(settings(), &context()).unwrap();
     sockets.call(to(&[deaf.address, address]), NOW);
-    sockets.sleep(Some(Duration::ZERO)).unwrap();
-    sockets.see_to_events(NOW);
+    look(&mut sockets, Duration::ZERO, NOW);
     let next = NOW + Duration::from_millis(250);
     assert_eq!(sockets.next_deadline(), Some(next));
     sockets.expire(next);
@@ -194,8 +190,7 @@ fn an_address_that_does_not_answer_is_given_a_quarter_of_a_second() {
     let all = notices(&mut sockets, 1, next);
     assert!(matches!(all[..], [Notice::Greeted { peer, .. }] if peer == address), "{all:?}");
     sockets.call(to(&[deaf.address]), NOW);
-    sockets.sleep(Some(Duration::ZERO)).unwrap();
-    sockets.see_to_events(NOW);
+    look(&mut sockets, Duration::ZERO, NOW);
     sockets.expire(NOW + 100 * SECOND);
     let all = std::mem::take(sockets.notices());
     assert!(
@@ -237,8 +232,7 @@ fn calls_take_turns() {
     let calls: Vec<_> = (0..ALL).map(|_| sockets.call(to(&[address]), NOW)).collect();
     let mut peers: Vec<_> = (0..128).map(|_| accept(&server, &mut sockets, NOW)).collect();
     let nobody_else = |sockets: &mut Sockets| {
-        sockets.sleep(Some(Duration::from_millis(2))).unwrap();
-        sockets.see_to_events(NOW);
+        look(sockets, Duration::from_millis(2), NOW);
         server.accept().is_err()
     };
     assert!(nobody_else(&mut sockets) && !sockets.has_chores());

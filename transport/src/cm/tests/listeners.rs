@@ -35,8 +35,7 @@ fn a_hello_that_is_read_late_has_a_while_still() {
     }
     // Nothing more is read until it is released.
     peer.write_all(&record(&Message::Ready)).unwrap();
-    sockets.sleep(Some(Duration::from_millis(50))).unwrap();
-    sockets.see_to_events(late);
+    look(&mut sockets, Duration::from_millis(50), late);
     assert!(sockets.notices().is_empty());
     sockets.release(socket, late);
     assert!(
@@ -85,8 +84,7 @@ fn a_stranger_has_a_second_to_say_hello_and_costs_no_haste() {
         let socket = incoming(&mut sockets);
         stranger.write_all(&first_words()[..words]).unwrap();
         // It is read, and not enough.
-        sockets.sleep(Some(Duration::ZERO)).unwrap();
-        sockets.see_to_events(NOW);
+        look(&mut sockets, Duration::ZERO, NOW);
         assert!(!sockets.is_brisk(NOW));
         sockets.expire(NOW + SECOND - Duration::from_millis(1));
         assert!(sockets.notices().is_empty());
@@ -204,8 +202,7 @@ fn who_comes_when_all_places_are_taken_is_told_to_come_back() {
         late.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let mut answer = Vec::new();
         while late.read_to_end(&mut answer).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
-            sockets.sleep(Some(Duration::ZERO)).unwrap();
-            sockets.see_to_events(NOW);
+            look(&mut sockets, Duration::ZERO, NOW);
             assert!(start.elapsed() < PATIENCE);
         }
         let told = Preface::decode(&answer).unwrap().unwrap();
