@@ -25,7 +25,6 @@ pub(super) struct Handle {
     has_failed: AtomicBool,
     /// An attribute of the device that the kernel has for as long as it has the device; `None` where it can not be read.
     attribute: Option<File>,
-    is_removed: AtomicBool,
     /// When it first said EIO of something that was given back: before it had failed, and after.
     doubted: [OnceLock<Instant>; 2],
 }
@@ -65,7 +64,6 @@ impl Handle {
                     name: name.to_owned(),
                     has_failed: AtomicBool::new(false),
                     attribute,
-                    is_removed: AtomicBool::new(false),
                     doubted: [const { OnceLock::new() }; 2],
                 })
             }
@@ -119,19 +117,12 @@ impl Handle {
     /// ib_uverbs_remove_one in uverbs_main.c). An attribute that was opened before gives ENODEV then, also where another device has
     /// come by that name.
     fn is_removed(&self) -> bool {
-        if self.is_removed.load(Ordering::Acquire) {
-            return true;
-        }
         let Some(attribute) = &self.attribute else { return false };
-        let is_gone = match attribute.read_at(&mut [0], 0) {
+        match attribute.read_at(&mut [0], 0) {
             // A file of another kind than the kernel's attributes has its contents for as long as it is open.
             Ok(_) => attribute.metadata().is_ok_and(|of| of.nlink() == 0),
             Err(error) => error.raw_os_error() == Some(libc::ENODEV),
-        };
-        if is_gone {
-            self.is_removed.store(true, Ordering::Release);
         }
-        is_gone
     }
 }
 
