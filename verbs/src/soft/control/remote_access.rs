@@ -30,16 +30,19 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Result<u64, Fault
     };
     match op {
         BounceOp::Write { qpn, rkey, addr, len, slot } => {
+            let from = Spot::host(area(slot, len)?);
             let grant = granted(qpn, rkey, addr, len, Access::REMOTE_WRITE)?;
             // SAFETY: the key grants `len` bytes at `addr` of this process until the engine's hazard is left.
-            moved(unsafe { here(addr, grant.arena).copy_from(Spot::host(area(slot, len)?), len as usize) })
+            moved(unsafe { here(addr, grant.arena).copy_from(from, len as usize) })
         }
         BounceOp::Read { qpn, rkey, addr, len, slot } => {
+            let into = Spot::host(area(slot, len)?);
             let grant = granted(qpn, rkey, addr, len, Access::REMOTE_READ)?;
             // SAFETY: as above.
-            moved(unsafe { Spot::host(area(slot, len)?).copy_from(here(addr, grant.arena), len as usize) })
+            moved(unsafe { into.copy_from(here(addr, grant.arena), len as usize) })
         }
         BounceOp::Receive { qpn, receive, piece, offset, len, slot } => {
+            let from = Spot::host(area(slot, len)?);
             let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer())).ok_or(FaultKind::Access)?;
             let (_filled, (to, room, arena)) = qp.fill(receive, piece).ok_or(FaultKind::Access)?;
             if u64::from(offset) + u64::from(len) > room {
@@ -49,7 +52,7 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Result<u64, Fault
             // engine's hazard is left, where the queue pair fails. The range was checked.
             let to = here(to + u64::from(offset), arena);
             // SAFETY: the receive has those bytes until then.
-            moved(unsafe { to.copy_from(Spot::host(area(slot, len)?), len as usize) })
+            moved(unsafe { to.copy_from(from, len as usize) })
         }
         BounceOp::CompareSwap { qpn, rkey, addr, compare, swap } => {
             let grant = granted(qpn, rkey, aligned(addr)?, 8, Access::REMOTE_ATOMIC)?;
@@ -85,4 +88,32 @@ fn done(result: Result<u64, Box<GpuError>>) -> Result<u64, FaultKind> {
         tracing::error!(%error, "GPU memory was not accessed for a peer");
         FaultKind::Operation
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Message;
+    use super::super::socket::pair;
+    use super::super::{greet, listen};
+    use super::*;
+
+    #[test]
+    fn a_peer_moves_no_more_than_a_slot_at_once() {
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let _door = listen(peer.id()).unwrap();
+        let (ours, theirs) = pair();
+        theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+        let link = greet(&home, ours).expect("it is a greeting").link;
+        let (qpn, rkey, addr, slot) = (9, 9, 0, 0);
+        for (len, fault) in [(AREA as u32, FaultKind::Access), (AREA as u32 + 1, FaultKind::Request)] {
+            let ops = [
+                BounceOp::Write { qpn, rkey, addr, len, slot },
+                BounceOp::Read { qpn, rkey, addr, len, slot },
+                BounceOp::Receive { qpn, receive: 0, piece: 0, offset: 0, len, slot },
+            ];
+            for op in ops {
+                assert_eq!(serve(&home, &link, op), Err(fault), "there is no such queue pair, and no room for more");
+            }
+        }
+    }
 }
