@@ -140,7 +140,8 @@ impl<'a> Order<'a> {
 
 /// No step.
 const NONE: u32 = u32::MAX;
-/// Of searches for a way from one step of a rank to another, and of readers of what is written: some seconds, and far more than any algorithm's plan takes.
+/// Of searches for a way from one step of a rank to another, and of readers of what is written: some seconds, and far more than any
+/// algorithm's plan takes.
 const MOST_SEARCHED: u64 = 1 << 27;
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::io;
 use thiserror::Error;
 
 use super::LOOK;
-
 use crate::ibv::LibraryError;
 
 /// Opening a device failed.

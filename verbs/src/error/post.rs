@@ -5,7 +5,6 @@ use std::io;
 use thiserror::Error;
 
 use super::LOOK;
-
 use crate::memory::Local;
 use crate::types::{QpState, QpType};
 
@@ -95,7 +94,10 @@ pub enum PostError {
         size: usize,
     },
     /// The device refused the request.
-    #[error("the device refused the request: {}; connect again if its queue pair failed, else {LOOK}", io::Error::from_raw_os_error(*errno))]
+    #[error(
+        "the device refused the request: {}; connect again if its queue pair failed, else {LOOK}",
+        io::Error::from_raw_os_error(*errno)
+    )]
     Refused {
         /// Its error number.
         errno: i32,

@@ -75,7 +75,7 @@ fn numa_balancing(system: &System) -> Option<Finding> {
 }
 
 fn iommu(system: &System) -> Option<Finding> {
-    system.hints.iter().find(|hint| matches!(hint, Hint::Iommu)).map(|_| {
+    system.hints.contains(&Hint::Iommu).then(|| {
         Finding::note(Section::Machine, "iommu", "an IOMMU translates what devices do")
             .because("Transfers between NICs and GPUs pass the processor, and are slower.")
             .fix("in the kernel's command line, unless virtual machines need it", ["iommu=pt"])
