@@ -328,7 +328,8 @@ impl ProtectionDomain {
         }))
     }
 
-    /// A shared receive queue for `depth` receives.
+    /// A shared receive queue for `depth` receives. On software devices one queue pair takes as many as that, but of a depth
+    /// beyond 2,048 that many alone are sure while nobody polls what came: its peer waits then, as if there were no receive.
     ///
     /// # Errors
     /// [`CreateError`] if the depth is not possible.

@@ -65,7 +65,7 @@ pub(super) struct Poller {
 impl Receiver {
     pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
         let (own, lines) = match &spec.srq {
-            Some(srq) => (None, (srq.wqes().count() * LINES_PER_RECEIVE).clamp(MIN_LINES, MAX_SHARED_LINES)),
+            Some(srq) => (None, lines_of_shared(srq.wqes().count())),
             None => {
                 let count = spec.options.recv_depth.next_power_of_two();
                 let own = OwnQueue {
@@ -279,6 +279,15 @@ impl Poller {
 const LINES_PER_RECEIVE: u32 = 4;
 /// Room for messages on their way even of a shallow queue.
 const MIN_LINES: u32 = 64;
-/// Of a queue pair with a shared receive queue: beyond half of this many messages that wait, senders wait until the
-/// receiver polls (32 KiB a connection).
-const MAX_SHARED_LINES: u32 = 512;
+/// Lines for a queue pair that takes receives of a shared queue: it may be the one that takes them all, and has many beside it.
+/// Of a deep queue, half of the lines are enough for messages placed directly, though fewer are put inside the ring.
+fn lines_of_shared(receives: u32) -> u32 {
+    let ample = (receives * LINES_PER_RECEIVE).min(AMPLE_LINES);
+    (receives * 2).clamp(ample.max(MIN_LINES), MAX_SHARED_LINES)
+}
+
+/// With a shared receive queue (32 KiB a connection).
+const AMPLE_LINES: u32 = 512;
+/// With a shared receive queue of any depth (256 KiB a connection): beyond three quarters of this many messages that wait,
+/// senders wait until the receiver polls, or hear that it is not ready.
+const MAX_SHARED_LINES: u32 = 4096;

@@ -12,6 +12,7 @@ two_sided! {
     the_limit_event_comes_once,
     a_full_queue_hands_the_memory_back,
     receives_can_not_be_posted_to_the_queue_pair,
+    one_queue_pair_takes_all_of_a_deep_queue,
     an_empty_queue_is_waited_for,
     an_empty_queue_fails_a_finite_retry,
     a_failed_queue_pair_leaves_the_receives_to_the_others,
@@ -148,6 +149,25 @@ fn receives_can_not_be_posted_to_the_queue_pair(env: &Env) {
     let (_near, mut far, _) = shared(env, 8);
     let refused = far.try_recv(QpId(0), Mem::blank(77), 0).expect_err("it has a shared receive queue");
     assert_eq!((refused.kind.as_str(), refused.memory_len), ("UsesSharedReceiveQueue", 77));
+}
+
+/// A receive is all that a message needs: nobody has to poll what came before it.
+fn one_queue_pair_takes_all_of_a_deep_queue(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let (srq, cq) = (far.new_srq(1024), far.new_cq(1024));
+    let spec = QpSpec { srq: Some(srq), recv_cq: Some(cq), ..QpSpec::rc() };
+    connect_pair(&mut near, &QpSpec { rnr_retry: Some(0), ..QpSpec::rc() }, &mut far, &spec);
+    (0..700).for_each(|wr_id| far.srq_post(srq, Mem::blank(300), wr_id));
+    let len = |turn: u32| [8, 100, 300][turn as usize % 3];
+    for turn in 0..700 {
+        near.post(Work::send(Mem::seeded(len(turn), turn.into())).imm(turn).signaled());
+        near.done().assert_success(WcOpcode::SEND);
+    }
+    for turn in 0..700 {
+        let done = far.done_on(cq).assert_success(WcOpcode::RECV);
+        assert_eq!(done.imm, Some(turn));
+        done.memory.assert_is(&Fill::Seed(turn.into()).bytes(len(turn)));
+    }
 }
 
 fn an_empty_queue_is_waited_for(env: &Env) {
