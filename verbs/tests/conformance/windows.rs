@@ -13,6 +13,7 @@ two_sided! {
     rebinding_withdraws_the_former_key,
     a_local_invalidate_withdraws_the_key,
     a_message_withdraws_the_key,
+    a_window_may_end_before_the_message_that_withdraws_it_is_polled,
     a_message_with_a_wrong_key_to_withdraw_fails,
     dropping_a_window_withdraws_the_key,
     a_region_with_a_window_can_not_be_revoked,
@@ -144,6 +145,19 @@ fn a_message_withdraws_the_key(env: &Env) {
     pair.far.revoke(&region).expect("no window is bound to it any more");
     write_fails(&mut pair, last);
     assert_ne!(last.rkey, remote.rkey);
+}
+
+fn a_window_may_end_before_the_message_that_withdraws_it_is_polled(env: &Env) {
+    let mut pair = env.rc();
+    let (_, window, remote) = bound(&mut pair, ALL);
+    pair.far.recv(Mem::blank(8), 0);
+    pair.near.post(Work::send(Mem::seeded(8, 4)).invalidating(remote.rkey).signaled());
+    pair.near.done().assert_success(WcOpcode::SEND);
+    pair.far.ask::<()>(Command::DropWindow { window });
+    let received = pair.far.done().assert_success(WcOpcode::RECV);
+    assert_eq!(received.invalidated, Some(remote.rkey));
+    received.memory.assert_is(&Fill::Seed(4).bytes(8));
+    write_fails(&mut pair, remote);
 }
 
 fn a_message_with_a_wrong_key_to_withdraw_fails(env: &Env) {

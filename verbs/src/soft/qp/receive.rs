@@ -269,12 +269,13 @@ impl SoftQp {
         }
     }
 
-    /// Withdraws a window's key on the peer's demand; only a window that this queue pair bound.
+    /// Withdraws a window's key on the peer's demand; only a window that this queue pair bound. One that ended since the message
+    /// came, by its owner or a message before, is as the peer wants it.
     #[cold]
     fn invalidate_for_peer(&self, rkey: Rkey) -> bool {
         let home = self.home();
         if !home.keys().view().is_bound(rkey, self.number(), self.domain()) {
-            return false;
+            return !home.keys().is_live(rkey);
         }
         if self.network().is_some() { home.withdraw_on_network(rkey) } else { home.withdraw_bound(rkey, self.number()) }
     }
