@@ -66,18 +66,23 @@ impl Answers {
         self.fresh >= self.room
     }
 
-    /// Owes an acknowledgment of all up to `psn`; one that is owed last already goes further.
-    pub(super) fn done(&mut self, psn: Psn, msn: Msn) {
+    /// Owes an acknowledgment of all up to `psn`; one that is owed last already goes further. True if it takes the place of what
+    /// would have the peer send again.
+    pub(super) fn done(&mut self, psn: Psn, msn: Msn) -> bool {
+        let done = Answer { psn, msn, kind: Kind::Done };
         match self.queue.back_mut() {
-            Some(last @ Answer { kind: Kind::Done, .. }) => (last.psn, last.msn) = (psn, msn),
+            Some(last) if matches!(last.kind, Kind::Done) => *last = done,
             Some(last) if last.is_about_a_retry() => {
                 // That one was done meanwhile; if not, the peer learns of what is before it all the same.
-                if psn.relative_to(last.psn) >= 0 {
-                    *last = Answer { psn, msn, kind: Kind::Done };
+                let was_done = psn.relative_to(last.psn) >= 0;
+                if was_done {
+                    *last = done;
                 }
+                return was_done;
             }
-            _ => self.queue.push_back(Answer { psn, msn, kind: Kind::Done }),
+            _ => self.queue.push_back(done),
         }
+        false
     }
 
     /// Owes a refusal. It says that all before is done, so that it takes the place of an acknowledgment.
@@ -200,9 +205,9 @@ mod tests {
         answers.done(Psn::new(3), Msn::new(3));
         assert_eq!(owed(&answers), [(3, "done")]);
         answers.refused(Psn::new(4), Msn::new(3), SEQUENCE);
-        answers.done(Psn::new(3), Msn::new(3));
+        assert!(!answers.done(Psn::new(3), Msn::new(3)));
         assert_eq!(owed(&answers), [(4, "sequence")]);
-        answers.done(Psn::new(4), Msn::new(4));
+        assert!(answers.done(Psn::new(4), Msn::new(4)));
         assert_eq!(owed(&answers), [(4, "done")]);
         answers.refused(Psn::new(5), Msn::new(4), Syndrome::Nak(Nak::RemoteAccess));
         answers.done(Psn::new(9), Msn::new(9));

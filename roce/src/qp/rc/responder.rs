@@ -23,6 +23,8 @@ pub(super) struct Responder<L> {
     assembly: Assembly<L>,
     /// What is behind the expected request is passed over: the peer was told to send again from there.
     skips: bool,
+    /// The furthest request that was passed over.
+    passed: Psn,
     answers: Answers,
     patience: Patience,
     replay: Replay,
@@ -37,6 +39,7 @@ impl<L: Copy> Responder<L> {
             msn: Msn::new(0),
             assembly: Assembly::new(),
             skips: false,
+            passed: config.receive_psn,
             answers: Answers::new(config.reads_answered),
             patience: Patience::default(),
             replay: Replay::new(config.reads_answered),
@@ -73,8 +76,10 @@ impl<L: Copy> Responder<L> {
             1.. => {
                 counters.out_of_sequence += 1;
                 if !self.skips {
-                    self.skips = true;
+                    (self.skips, self.passed) = (true, psn);
                     self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
+                } else if psn.relative_to(self.passed) > 0 {
+                    self.passed = psn;
                 }
                 Ok(())
             }
@@ -97,7 +102,12 @@ impl<L: Copy> Responder<L> {
                 self.expected = bth.psn.advance(1);
                 self.msn = self.msn.advance(ends.into());
                 if bth.ack_request {
-                    self.answers.done(bth.psn, self.msn);
+                    let peer_would_retry = self.answers.done(bth.psn, self.msn);
+                    // It was not told yet to do so, and will hear that this one is done: what was passed over is lost all the same.
+                    if peer_would_retry && self.passed.relative_to(self.expected) >= 0 {
+                        self.skips = true;
+                        self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
+                    }
                     if ends && meaning.action == Action::Send { self.patience.done() } else { self.patience.hurry() }
                 }
                 Ok(())
@@ -130,7 +140,7 @@ impl<L: Copy> Responder<L> {
         let (nak, cause) = match refusal {
             Refusal::NoReceive => {
                 counters.send_rnr_err += 1;
-                self.skips = true;
+                (self.skips, self.passed) = (true, psn);
                 self.answers.refused(psn, self.msn, Syndrome::ReceiverNotReady(config.rnr_timer));
                 return Ok(());
             }
