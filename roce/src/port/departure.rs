@@ -50,8 +50,8 @@ impl<L: Copy> Port<L> {
 
     /// As [`transmit`](Port::transmit), where some ways out have no room: queue pairs whose next packet goes by none that
     /// `has_room` are passed over until [`resume`](Port::resume), and others go on. Nothing is sent again meanwhile, and so no
-    /// retry is counted. What a queue pair that has failed owes its peer, and what the connection manager says, is made all the
-    /// same: it is little, and not made once more.
+    /// retry is counted. What a queue pair that has failed owes its peer, but for answers to READs, and what the connection
+    /// manager says, is made all the same: it is little, and not made once more.
     ///
     /// # Panics
     /// As `transmit`.

@@ -90,13 +90,13 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
-    fn has_failed(&self) -> bool {
-        let state = match self {
-            QueuePair::Reliable(rc, _) => rc.state(),
-            QueuePair::Unreliable(uc, _) => uc.state(),
-            QueuePair::Datagrams(ud) => ud.state(),
-        };
-        state == State::Failed
+    /// True of one that has failed and has little left to say.
+    fn is_nearly_silent(&self) -> bool {
+        match self {
+            QueuePair::Reliable(rc, _) => rc.is_nearly_silent(),
+            QueuePair::Unreliable(uc, _) => uc.state() == State::Failed,
+            QueuePair::Datagrams(ud) => ud.state() == State::Failed,
+        }
     }
 
     /// The peer of a connection, and where it is.
@@ -108,10 +108,10 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
-    /// Where the next packet of one that has not failed goes, as far as that is known.
+    /// Where its next packet goes, as far as that is known, unless little is left.
     pub(super) fn next_route(&self) -> Option<&Route> {
         match self {
-            _ if self.has_failed() => None,
+            _ if self.is_nearly_silent() => None,
             QueuePair::Reliable(_, route) | QueuePair::Unreliable(_, route) => Some(route),
             QueuePair::Datagrams(ud) => ud.next_path(),
         }
@@ -193,8 +193,8 @@ impl<L: Copy> Slot<L> {
         if let Some(len) = control.notification.transmit(now, to, counters) {
             return Some((len, Route { traffic_class: NOTIFICATIONS, ..route }));
         }
-        if self.queue_pair.has_failed() {
-            // What it has to say is little, and not to be said later.
+        if self.queue_pair.is_nearly_silent() {
+            // What is left is not to be said later.
             control.release();
         } else if !control.lets_go(now, self.queue_pair.longest_packet()) {
             return None;

@@ -333,6 +333,47 @@ fn what_a_closed_queue_pair_owes_goes_first() {
     }
 }
 
+/// The answer to a READ is long: congestion holds it up whatever becomes of the connection, and a way out without room.
+#[test]
+fn a_read_is_answered_in_time_though_the_next_request_is_a_fault() {
+    for congestion in [None, Some(DcqcnParameters::new(Rate::from_gbps(1)))] {
+        let mut end = end(0, congestion);
+        let (mut now, mut buffer) = (Instant::now(), vec![0; 1 << 16]);
+        let hear = |end: &mut End, opcode, psn, extension| {
+            let bth = Bth { ack_request: true, ..Bth::new(opcode, connection(2), Psn::new(psn)) };
+            let mut bytes = Vec::new();
+            Headers { bth, extension }.emit_packet(b"", &mut bytes).unwrap();
+            let flow = Flow { addresses: end.addresses.reversed(), source_port: 50_000, destination_port: PORT };
+            flow.seal(Part::WHOLE, &mut bytes);
+            end.receives(&bytes, Some(Part::WHOLE));
+        };
+        (0..20).for_each(|_| hear(&mut end, Opcode::CNP, 0, Extension::Congestion));
+        let len = 60_000;
+        let read = Extension::Remote(Reth { va: BASE, rkey: KEY, len });
+        hear(&mut end, Opcode::RC_READ_REQUEST, 2, read);
+        let next = 2 + len.div_ceil(Mtu::B1024.bytes());
+        hear(&mut end, Opcode::RC_WRITE_ONLY, next, Extension::Remote(Reth { va: 0, rkey: KEY, len: 1 }));
+        assert_eq!(end.side.failed.len(), 1, "the fault");
+        assert_eq!(end.port.transmit_where(now, &mut buffer, 32, &mut end.side, |_| false), None, "a way out without room");
+        end.port.resume();
+        let (start, mut sent, mut last) = (now, 0, None);
+        while last != Some(Opcode::RC_ACKNOWLEDGE) {
+            while let Some(departure) = end.port.transmit(now, &mut buffer, 32, &mut end.side) {
+                sent += departure.len;
+                let packet = buffer[..departure.len].chunks(departure.segment).last().unwrap();
+                last = Some(Packet::parse(packet).unwrap().headers.bth.opcode);
+            }
+            let due = end.port.timeout().filter(|_| last != Some(Opcode::RC_ACKNOWLEDGE));
+            now = due.unwrap_or(now).max(now);
+            end.port.handle_timeout(now, &mut end.side);
+        }
+        assert!(sent > len as usize, "{sent} bytes");
+        // 480 us at the rate of the link.
+        let took = (now - start).as_micros();
+        assert_eq!(took > 480, congestion.is_some(), "{took} us");
+    }
+}
+
 /// Traffic classes 41 and 105 are in use with RoCE; 107 says that a packet met congestion.
 #[test]
 fn no_traffic_class_says_that_there_is_congestion() {

@@ -138,6 +138,11 @@ impl Answers {
         self.queue.len() > 1
     }
 
+    /// True if bytes of memory are owed.
+    pub(super) fn have_reads(&self) -> bool {
+        self.queue.iter().any(|answer| matches!(answer.kind, Kind::Read(_)))
+    }
+
     /// Owes nothing any more.
     pub(super) fn clear(&mut self) {
         self.queue.clear();

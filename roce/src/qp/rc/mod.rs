@@ -176,6 +176,11 @@ impl<L: Copy> ReliableConnection<L> {
         self.halves.begin_departure();
     }
 
+    /// True of a connection that has failed and has little left to say: no answer to a READ that came before.
+    pub(crate) fn is_nearly_silent(&self) -> bool {
+        self.state == State::Failed && !self.responder.owes_reads()
+    }
+
     /// Whether nothing that is made now can go with the packet before.
     pub fn ends_departure(&self) -> bool {
         self.halves.ends_departure()

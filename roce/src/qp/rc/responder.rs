@@ -265,6 +265,11 @@ impl<L: Copy> Responder<L> {
         self.answers.has_several()
     }
 
+    /// True if the peer is owed bytes of memory.
+    pub(super) fn owes_reads(&self) -> bool {
+        self.answers.have_reads()
+    }
+
     /// Makes the next packet of an answer in `to`, but for its CRC.
     pub(super) fn transmit<H: Host<Local = L>>(
         &mut self,
