@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use super::credits::MAX_WINDOW;
 use super::rail_keys::RemoteMemory;
 use super::slots::is_past;
 use super::violation::Violation;
@@ -127,9 +128,9 @@ impl Retained {
     }
 }
 
-/// Messages that a peer may leave unconfirmed when it says something: far more than any window, and no more than counts modulo
-/// 2^16 can tell apart.
-pub(super) const UNCONFIRMED: usize = 1 << 15;
+/// Messages that a peer may leave unconfirmed when it says something. Of one that obeys they are no more than its window, as it
+/// tells with each slot which messages it has, and a few that take none. Counts modulo 2^16 tell so many apart.
+pub(super) const UNCONFIRMED: usize = 2 * MAX_WINDOW as usize;
 
 /// Entries with bytes each, in buffers that are used again and again.
 #[derive(Debug)]
