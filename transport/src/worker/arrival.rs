@@ -136,7 +136,7 @@ impl Worker {
                 return None;
             }
         };
-        let accepted = endpoint.link.accept(&header).and_then(|()| endpoint.link.confirm(header.acknowledged));
+        let accepted = endpoint.link.confirm(header.acknowledged).and_then(|()| endpoint.link.accept(&header));
         if let Err(violation) = accepted {
             self.refuse_message(ep, slab, violation);
             return None;
@@ -447,8 +447,11 @@ impl Worker {
     #[inline(never)]
     pub(super) fn refuse_message(&mut self, ep: EndpointId, slab: Slab, violation: Violation) {
         self.announce(ep.index as usize);
-        let own = self.endpoints.get(ep).is_some_and(|endpoint| endpoint.device > 0);
-        self.slabs.stray(slab, own);
+        // Its slot is not counted as taken.
+        match self.endpoints.get_mut(ep) {
+            Some(endpoint) => self.slabs.refuse(slab, endpoint),
+            None => self.slabs.put_by(slab),
+        }
         self.break_off(ep.index as usize, CloseReason::Protocol(violation));
     }
 

@@ -69,7 +69,7 @@ impl<P> Link<P> {
         }
     }
 
-    /// The peer has so many messages, modulo 2^16, as the header of one that was accepted says.
+    /// The peer has so many messages, modulo 2^16, as the header of one of its own says.
     ///
     /// # Errors
     /// It has said so of too few for too long.

@@ -190,8 +190,18 @@ impl EagerSlabs {
         }
     }
 
-    /// Takes in a slab of a queue pair that is gone, or of a message that does not count. `own`: it was not in the shared receive
-    /// queue.
+    /// Takes in a slab of a message that does not count, though its receive is gone.
+    #[cold]
+    pub(crate) fn refuse(&mut self, slab: Slab, endpoint: &mut Endpoint) {
+        let shares = self.shared.is_some() && endpoint.device == 0 && endpoint.line.is_none();
+        if shares {
+            return self.stray(slab, false);
+        }
+        endpoint.flushed += 1;
+        self.spare.push(slab);
+    }
+
+    /// Takes in a slab of a queue pair that is gone. `own`: it was not in the shared receive queue.
     #[cold]
     pub(crate) fn stray(&mut self, slab: Slab, own: bool) {
         match &mut self.shared {
@@ -280,9 +290,9 @@ impl EagerSlabs {
 
 #[cfg(test)]
 impl EagerSlabs {
-    /// True if all slabs are kept here: none is posted, lent or lost.
+    /// True if all slabs are kept here: none is posted for a connection, lent or lost.
     pub(in crate::worker) fn has_all(&self) -> bool {
-        self.spare.len() == self.total
+        self.spare.len() + self.surplus as usize == self.total
     }
 }
 

@@ -89,3 +89,38 @@ fn short_messages_that_are_lent_and_kept_hold_their_sender_up() {
         assert!((0..most).filter(|_| send(&mut worker, &mut kept)).count() > 0, "it goes on when they are let go");
     }
 }
+
+/// Whatever a connection ended with.
+#[test]
+fn slabs_are_counted_as_long_as_they_are_there() {
+    let strange = [7; 40];
+    let ends: [&[u8]; 3] = [&[], &[1, 2, 3], &strange];
+    for (config, bytes) in [Config::default(), Config::default().shared_receives(4, 8)]
+        .into_iter()
+        .flat_map(|config| ends.map(|end| (config.clone(), end)))
+    {
+        let (mut worker, ep, _) = mirror(config.clone());
+        for number in 0..3 {
+            worker.send_copy(ep, Tag(number), &[1; 100]).unwrap();
+            assert!(matches!(worker.wait(Some(PATIENCE)).unwrap(), Some(Event::Received { .. })));
+        }
+        match bytes {
+            [] => worker.close(ep),
+            forged => {
+                let endpoint = worker.endpoints.get_mut(ep).unwrap();
+                endpoint.qp.as_mut().unwrap().send_inline(forged).post().unwrap();
+            }
+        }
+        let mut closed = 0;
+        while closed < 2 {
+            let event = worker.wait(Some(PATIENCE)).unwrap().expect("both ends are told");
+            closed += usize::from(matches!(event, Event::Closed { .. }));
+        }
+        let start = Instant::now();
+        while !worker.slabs.has_all() {
+            worker.poll().unwrap();
+            worker.reclaim(100);
+            assert!(start.elapsed() < PATIENCE, "{bytes:?} {config:?}: {:?}", worker.slabs);
+        }
+    }
+}
