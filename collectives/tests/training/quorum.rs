@@ -175,7 +175,7 @@ fn a_rank_that_does_not_join_is_not_waited_for_without_end() {
 /// One that has given waits for the quorum far longer than an operation may take.
 #[test]
 fn a_worker_waits_for_the_quorum_however_long_others_compute() {
-    let limit = Duration::from_millis(50);
+    let limit = Duration::from_millis(400);
     group(3, |comm| {
         let mut parameters = [0];
         if comm.rank() == 0 {
@@ -188,7 +188,7 @@ fn a_worker_waits_for_the_quorum_however_long_others_compute() {
             comm.set_timeout(limit);
             worker.give(&[3], &mut parameters).unwrap();
         } else {
-            std::thread::sleep(10 * limit);
+            std::thread::sleep(3 * limit);
             worker.give(&[7], &mut parameters).unwrap();
         }
         assert_eq!(parameters, [10]);
@@ -196,10 +196,41 @@ fn a_worker_waits_for_the_quorum_however_long_others_compute() {
     });
 }
 
+/// As of one whose process is stopped: whether it waits for a step, or for the others to end.
+#[test]
+fn a_server_that_falls_silent_is_not_waited_for_without_end() {
+    for gives in [true, false] {
+        let (given_up, is_over) = channel();
+        let (given_up, is_over) = (Mutex::new(given_up), Mutex::new(is_over));
+        let have_joined = Meeting::new(2);
+        let errors = group(3, |comm| {
+            let mut parameters = [0];
+            if comm.rank() == 0 {
+                let mut is_over = Some(is_over.lock().unwrap());
+                let mut wait = || _ = is_over.take().map(|is_over| is_over.recv_timeout(Duration::from_secs(20)));
+                return serve(&comm, &mut parameters, 1, |_, _| wait()).err();
+            }
+            let mut worker = Worker::new(&comm, 0, 1).unwrap();
+            have_joined.wait();
+            if comm.rank() == 1 {
+                // Its contribution holds the server up.
+                return worker.give(&[1], &mut parameters).err();
+            }
+            comm.set_timeout(Duration::from_millis(300));
+            let error = if gives { worker.give(&[1], &mut parameters).err() } else { worker.end().err() };
+            given_up.lock().unwrap().send(()).unwrap();
+            error
+        });
+        let error = errors[2].as_ref().expect("nothing is heard of the server");
+        assert!(matches!(error, CollectiveError::TimedOut { by: 2, .. }), "{error}");
+        assert!(errors[0].is_some(), "the communicator ends on all ranks: {errors:?}");
+    }
+}
+
 /// One that has no more to give waits for the others far longer than an operation may take.
 #[test]
 fn a_worker_that_ends_early_ends_nobody_else() {
-    let limit = Duration::from_millis(50);
+    let limit = Duration::from_millis(400);
     group(3, |comm| {
         let mut parameters = [0];
         if comm.rank() == 0 {
@@ -212,7 +243,7 @@ fn a_worker_that_ends_early_ends_nobody_else() {
             comm.set_timeout(limit);
         } else {
             // The other one's limit is over long before this one gives anything.
-            std::thread::sleep(10 * limit);
+            std::thread::sleep(3 * limit);
             worker.give(&[7], &mut parameters).unwrap();
         }
         worker.end().unwrap();

@@ -1,8 +1,10 @@
 //! The server.
 
+use std::time::{Duration, Instant};
+
 use qpair_verbs::calc::Element;
 
-use super::{END, GIVE, JOIN, LEAVE, pause};
+use super::{END, GIVE, JOIN, LEAVE, WAIT, parts, pause};
 use crate::communicator::{CommBuffer, Communicator};
 use crate::error::CollectiveError;
 use crate::training::slot::Slot;
@@ -37,6 +39,8 @@ pub struct Served {
 ///
 /// The communicator's [`set_timeout`](Communicator::set_timeout) counts for what a rank owes at once: that it joins, the contribution
 /// that it has announced, and that it takes the parameters. Between its contributions a worker may compute for as long as it likes.
+/// Those that wait for a step hear four times within their own such limit that this rank is there, though not while `apply` runs:
+/// one call of it is to take less.
 ///
 /// ```
 /// use qpair_collectives::Communicator;
@@ -83,6 +87,7 @@ pub fn serve<T: Element>(
         let mut moved = false;
         for client in &mut clients {
             moved |= client.advance()?;
+            client.reassure()?;
         }
         let left = clients.iter().filter(|client| !client.gives_no_more()).count();
         let come = clients.iter().filter(|client| client.turn == Turn::Given).count();
@@ -107,12 +112,17 @@ fn close<T: Element>(
     served: &mut Served,
     apply: &mut impl FnMut(&mut [T], Contribution<'_, T>),
 ) -> Result<(), CollectiveError> {
-    for client in clients.iter_mut().filter(|client| client.turn == Turn::Given) {
+    for at in 0..clients.len() {
+        let client = &mut clients[at];
+        if client.turn != Turn::Given {
+            continue;
+        }
         let (step, rank, behind) = (served.steps, client.rank, served.steps - client.since);
         let vector = client.vector.wait()?;
         apply(parameters, Contribution { step, rank, behind, vector });
         served.applied[rank] += 1;
         served.behind = served.behind.max(behind);
+        clients.iter_mut().try_for_each(Client::reassure)?;
     }
     served.steps += 1;
     for client in clients.iter_mut().filter(|client| client.turn == Turn::Given) {
@@ -124,9 +134,7 @@ fn close<T: Element>(
 /// Answers those who have waited until nobody gives any more.
 fn dismiss<T: Element>(clients: &mut [Client<'_, T>]) -> Result<(), CollectiveError> {
     for client in clients.iter_mut().filter(|client| client.turn == Turn::Ended) {
-        let (comm, rank) = (client.comm, client.rank);
-        client.word.wait()?[0] = END;
-        client.word.start(|word| comm.start().send(word, rank))?;
+        client.say(END)?;
     }
     clients.iter_mut().try_for_each(|client| client.word.wait().map(drop))
 }
@@ -138,6 +146,10 @@ struct Client<'a, T: Element> {
     turn: Turn,
     word: Slot<'a, CommBuffer<u64>>,
     vector: Slot<'a, CommBuffer<T>>,
+    /// It gives up where it waits and hears nothing for so long.
+    limit: Duration,
+    /// When it was heard, or told something, last.
+    told: Instant,
     /// The steps that were closed when it got its parameters.
     since: u64,
 }
@@ -166,16 +178,26 @@ impl<'a, T: Element> Client<'a, T> {
         // Workers would wait for it.
         let (word, vector) = (comm.needed(comm.buffer(1))?, comm.needed(comm.buffer(len))?);
         let (word, vector) = (Slot::Here(word), Slot::Here(vector));
-        let mut client = Client { comm, rank, turn: Turn::Joining, word, vector, since: 0 };
+        let (limit, told) = (Duration::MAX, Instant::now());
+        let mut client = Client { comm, rank, turn: Turn::Joining, word, vector, limit, told, since: 0 };
         client.word.start(|word| comm.start().within(comm.timeout()).recv(word, rank))?;
         Ok(client)
     }
 
-    /// Tells a worker that it is served, which then waits for its answers as long as they take.
-    fn welcome(&mut self) -> Result<(), CollectiveError> {
+    fn say(&mut self, word: u64) -> Result<(), CollectiveError> {
         let (comm, rank) = (self.comm, self.rank);
-        self.word.start(|word| comm.start().within(comm.timeout()).send(word, rank))?;
-        self.listen()
+        self.word.wait()?[0] = word;
+        self.told = Instant::now();
+        self.word.start(|word| comm.start().within(comm.timeout()).send(word, rank))
+    }
+
+    /// Tells one that waits that the server is there, if that is due.
+    fn reassure(&mut self) -> Result<(), CollectiveError> {
+        let waits = matches!(self.turn, Turn::Given | Turn::Ended);
+        if !waits || self.told.elapsed() < (self.limit / 4).max(OFTENEST) || !self.word.test() {
+            return Ok(());
+        }
+        self.say(WAIT)
     }
 
     fn listen(&mut self) -> Result<(), CollectiveError> {
@@ -187,17 +209,25 @@ impl<'a, T: Element> Client<'a, T> {
     /// Goes on as far as can be at once, by one turn. False if that was nothing.
     fn advance(&mut self) -> Result<bool, CollectiveError> {
         match self.turn {
-            Turn::Joining | Turn::Word if self.word.test() => match self.word.wait()?[0] {
-                JOIN => self.welcome()?,
-                GIVE => {
-                    let (comm, rank) = (self.comm, self.rank);
-                    self.vector.start(|vector| comm.start().within(comm.timeout()).recv(vector, rank))?;
-                    self.turn = Turn::Giving;
+            Turn::Joining | Turn::Word if self.word.test() => {
+                let (word, limit) = parts(self.word.wait()?[0]);
+                (self.limit, self.told) = (limit, Instant::now());
+                match word {
+                    // It waits for its answers then as long as they take.
+                    JOIN => {
+                        self.say(JOIN)?;
+                        self.listen()?;
+                    }
+                    GIVE => {
+                        let (comm, rank) = (self.comm, self.rank);
+                        self.vector.start(|vector| comm.start().within(comm.timeout()).recv(vector, rank))?;
+                        self.turn = Turn::Giving;
+                    }
+                    END => self.turn = Turn::Ended,
+                    LEAVE => self.turn = Turn::Left,
+                    other => return Err(self.refuse(other)),
                 }
-                END => self.turn = Turn::Ended,
-                LEAVE => self.turn = Turn::Left,
-                other => return Err(self.refuse(other)),
-            },
+            }
             Turn::Giving if self.vector.test() => {
                 self.vector.wait()?;
                 self.turn = Turn::Given;
@@ -225,6 +255,7 @@ impl<'a, T: Element> Client<'a, T> {
     }
 
     fn answer(&mut self, parameters: &[T], steps: u64) -> Result<(), CollectiveError> {
+        self.say(GIVE)?;
         let (comm, rank) = (self.comm, self.rank);
         self.vector.wait()?.copy_from_slice(parameters);
         self.vector.start(|vector| comm.start().within(comm.timeout()).send(vector, rank))?;
@@ -232,3 +263,6 @@ impl<'a, T: Element> Client<'a, T> {
         Ok(())
     }
 }
+
+/// How often a worker hears at most that the server is there, whatever it says of its patience.
+const OFTENEST: Duration = Duration::from_millis(1);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use qpair_verbs::calc::Element;
 
-use super::{END, GIVE, JOIN, LEAVE, pause};
-use crate::communicator::{CommBuffer, Communicator, Held};
+use super::{END, GIVE, JOIN, LEAVE, WAIT, pause, with_limit};
+use crate::communicator::{CommBuffer, Communicator};
 use crate::deadline::Deadline;
 use crate::error::CollectiveError;
 use crate::training::slot::Slot;
@@ -46,22 +46,17 @@ impl<'a, T: Element> Worker<'a, T> {
         let mut worker = Self { comm, server, word, vector, len, stage: Stage::Between };
         worker.say(JOIN)?;
         // Who serves says so at once: what comes later may take long.
-        let word = worker.word.wait()?;
-        comm.recv(word, server)?;
-        if word[0] != JOIN {
-            let reason = format!("rank {server} sent something else than quorum::serve does: use that on it");
-            comm.abort(reason.clone());
-            return Err(CollectiveError::Aborted { rank: comm.rank() as u32, reason: reason.into() });
-        }
+        worker.hear(JOIN)?;
         Ok(worker)
     }
 
     /// Gives a contribution, waits until it is applied, and gets the parameters. It is applied in the step that closes next,
-    /// whichever that is. Until that step has its quorum it waits, however long the other workers take: for that time the
-    /// communicator's [`set_timeout`](Communicator::set_timeout) does not count.
+    /// whichever that is. Until that step has its quorum it waits, however long the other workers take: the communicator's
+    /// [`set_timeout`](Communicator::set_timeout) counts for the server, which says meanwhile that it is there.
     ///
     /// # Errors
-    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if either has another length.
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if either has another length,
+    /// [`TimedOut`](CollectiveError::TimedOut) where nothing is heard of the server.
     pub fn give(&mut self, contribution: &[T], parameters: &mut [T]) -> Result<(), CollectiveError> {
         let expected = self.len;
         for (what, len) in [("contribution", contribution.len()), ("vector of parameters", parameters.len())] {
@@ -70,28 +65,48 @@ impl<'a, T: Element> Worker<'a, T> {
             }
         }
         self.stage = Stage::Giving;
-        self.say(GIVE)?;
+        self.say(with_limit(GIVE, self.comm.timeout()))?;
         self.vector.wait()?.copy_from_slice(contribution);
         let (comm, server) = (self.comm, self.server);
         self.vector.start(|vector| comm.start().send(vector, server))?;
         self.vector.wait()?;
+        self.hear(GIVE)?;
         self.vector.start(|vector| comm.start().recv(vector, server))?;
-        parameters.copy_from_slice(patiently(&mut self.vector)?);
+        parameters.copy_from_slice(self.vector.wait()?);
         self.stage = Stage::Between;
         Ok(())
     }
 
-    /// Gives no more, and waits until the other workers do neither, however long they take: for that time the communicator's
-    /// [`set_timeout`](Communicator::set_timeout) does not count.
+    /// Gives no more, and waits until the other workers do neither, however long they take: the communicator's
+    /// [`set_timeout`](Communicator::set_timeout) counts for the server, as in [`give`](Self::give).
     ///
     /// # Errors
     /// [`CollectiveError`]; also if the server, or another worker that it waits for, fails meanwhile.
     pub fn end(mut self) -> Result<(), CollectiveError> {
         self.stage = Stage::Over;
-        self.say(END)?;
+        self.say(with_limit(END, self.comm.timeout()))?;
+        self.hear(END)
+    }
+
+    /// Waits for an answer of the server, for as long as it says that it is there.
+    fn hear(&mut self, answer: u64) -> Result<(), CollectiveError> {
         let (comm, server) = (self.comm, self.server);
-        self.word.start(|word| comm.start().recv(word, server))?;
-        patiently(&mut self.word).map(drop)
+        loop {
+            self.word.start(|word| comm.start().within(comm.timeout()).recv(word, server))?;
+            // Not at once: who gave before the others waits as long as they compute, with whom it may share a core.
+            let mut idle = 0;
+            while !self.word.test() {
+                pause(&mut idle);
+            }
+            match self.word.wait()?[0] {
+                WAIT => {}
+                word if word == answer => return Ok(()),
+                _ => break,
+            }
+        }
+        let reason = format!("rank {server} sent something else than quorum::serve does: use that on it");
+        comm.abort(reason.clone());
+        Err(CollectiveError::Aborted { rank: comm.rank() as u32, reason: reason.into() })
     }
 
     fn say(&mut self, word: u64) -> Result<(), CollectiveError> {
@@ -133,15 +148,6 @@ impl<T: Element> fmt::Debug for Worker<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Worker(of rank {}, {} {})", self.server, self.len, T::TYPE)
     }
-}
-
-/// Waits for what is under way, however long that takes: who only tests has no limit.
-fn patiently<'s, B: Held>(slot: &'s mut Slot<'_, B>) -> Result<&'s mut B, CollectiveError> {
-    let mut idle = 0;
-    while !slot.test() {
-        pause(&mut idle);
-    }
-    slot.wait()
 }
 
 /// How long a server may take to connect to a worker that leaves.
