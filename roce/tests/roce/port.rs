@@ -354,7 +354,11 @@ fn a_read_is_answered_in_time_though_the_next_request_is_a_fault() {
         let next = 2 + len.div_ceil(Mtu::B1024.bytes());
         hear(&mut end, Opcode::RC_WRITE_ONLY, next, Extension::Remote(Reth { va: 0, rkey: KEY, len: 1 }));
         assert_eq!(end.side.failed.len(), 1, "the fault");
-        assert_eq!(end.port.transmit_where(now, &mut buffer, 32, &mut end.side, |_| false), None, "a way out without room");
+        assert_eq!(
+            end.port.transmit_where(now, &mut buffer, 32, &mut end.side, |_| false),
+            None,
+            "a way out without room"
+        );
         end.port.resume();
         let (start, mut sent, mut last) = (now, 0, None);
         while last != Some(Opcode::RC_ACKNOWLEDGE) {

@@ -222,10 +222,16 @@ impl Seat {
         }
     }
 
+    /// Orders what was stored before what is looked at next, as [`barrier::light`].
+    #[inline(always)]
+    pub(crate) fn order(&self) {
+        barrier::light(self.queue.asymmetric);
+    }
+
     /// Has the owner look here when it polls next, though it may rest.
     #[inline(always)]
     pub(crate) fn call(&self) {
-        barrier::light(self.queue.asymmetric);
+        self.order();
         if self.rest.must_call(&self.called) {
             self.call_out();
         }

@@ -3,7 +3,7 @@
 use qpair_verbs::{Access, Arm, GRH_BYTES, QpType, WcOpcode, WcStatus};
 
 use crate::harness::{
-    Command, CqId, Env, LIMIT, Mem, Pair, QpSpec, Work, at_once, connect_pair, is_soft, take, too_long, too_small,
+    Command, CqId, Env, LIMIT, Mem, Pair, QpId, QpSpec, Work, at_once, connect_pair, is_soft, take, too_long, too_small,
 };
 
 two_sided! {
@@ -12,6 +12,7 @@ two_sided! {
     a_sleeper_is_woken_by_a_message,
     only_solicited_messages_wake_a_queue_armed_for_them,
     failures_wake_a_queue_armed_for_solicited,
+    what_is_posted_to_a_failed_queue_pair_wakes,
     a_datagram_that_does_not_fit_wakes_a_queue_armed_for_solicited,
     a_solicited_write_with_immediate_wakes,
     completions_of_sends_wake,
@@ -110,6 +111,23 @@ fn failures_wake_a_queue_armed_for_solicited(env: &Env) {
         assert!(pair.far.woken(CQ));
     }
     pair.far.done_on(CQ).assert_one_of(too_small());
+}
+
+/// It completes at once, for whoever sleeps.
+fn what_is_posted_to_a_failed_queue_pair_wakes(env: &Env) {
+    let mut pair = pair(env);
+    pair.far.fail_qp(QpId(0));
+    for _ in 0..16 {
+        pair.far.done_on(CQ).assert_status(WcStatus::WR_FLUSH_ERR);
+    }
+    for wr_id in 0..3 {
+        pair.far.arm(CQ, false);
+        assert!(pair.far.sleeps_on(CQ), "nothing is posted");
+        pair.far.recv(Mem::blank(64), wr_id);
+        assert!(pair.far.woken(CQ));
+        pair.far.ask::<()>(Command::ClearChannel { cq: CQ });
+        pair.far.done_on(CQ).assert_status(WcStatus::WR_FLUSH_ERR);
+    }
 }
 
 fn a_datagram_that_does_not_fit_wakes_a_queue_armed_for_solicited(env: &Env) {

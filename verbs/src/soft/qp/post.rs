@@ -403,16 +403,35 @@ impl SoftQp {
             && let Some(room) = self.receiver.room()
         {
             room.post(RecvSlot { memory, wr_id, len: piece.len }, &piece, &self.public().receives);
+            self.posted_recv();
             return Ok(());
         }
         self.post_recv_any(memory, wr_id)
+    }
+
+    /// After a receive was posted: to a failed queue pair, it completes. Who has it fail tells who polls after that alone.
+    #[inline(always)]
+    pub(super) fn posted_recv(&self) {
+        self.seats.recv.order();
+        if self.has_failed() {
+            self.posted_to_failed();
+        }
+    }
+
+    #[cold]
+    fn posted_to_failed(&self) {
+        self.seats.recv.notify(true);
     }
 
     /// Posts a receive into memory of any form.
     #[inline(never)]
     fn post_recv_any(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
         match memory.check(self.spec.domain, None, MAX_SGE) {
-            Ok(()) => self.receiver.post(memory, wr_id, &self.public().receives),
+            Ok(()) => {
+                self.receiver.post(memory, wr_id, &self.public().receives)?;
+                self.posted_recv();
+                Ok(())
+            }
             Err(error) => Err(Rejected { error, memory }),
         }
     }

@@ -92,7 +92,11 @@ impl SoftQp {
         let Some(room) = self.receiver.room() else { return false };
         let (memory, wr_id) = (&mut at.memory, at.wc.wr_id);
         let again = || RecvSlot { memory: std::mem::take(memory), wr_id, len };
-        room.post_again(receive, again, &self.public().receives)
+        let is_posted = room.post_again(receive, again, &self.public().receives);
+        if is_posted {
+            self.posted_recv();
+        }
+        is_posted
     }
 
     /// What tells it from all other queue pairs as long as it lives: where it lies.
