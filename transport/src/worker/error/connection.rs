@@ -169,6 +169,13 @@ pub enum CloseReason {
     /// The peer did not let go of the connection in time.
     #[error("the peer did not finish closing within {0:?}; what it had not read is lost")]
     CloseTimedOut(Duration),
+    /// The peer offered a message in parts, as from a GPU that its NIC does not reach, and offered none of them for so long, while
+    /// messages of others waited for the memory that it was to go into.
+    #[error(
+        "no part of a message came for {0:?} that the peer had offered, and others waited for its memory; \
+         have the peer poll its worker, post receives for long messages, or raise Config::pool_limit"
+    )]
+    PartsTimedOut(Duration),
     /// The device refused something.
     #[error("{0}; {advice}", advice = after(.0.status))]
     Completion(CompletionError),
@@ -204,6 +211,7 @@ impl CloseReason {
             CloseReason::PeerLost(Lost::Silent(_)) => "a probe was not answered",
             CloseReason::PeerLost(Lost::Unacknowledged) => "packets were not acknowledged",
             CloseReason::CloseTimedOut(_) => "the peer did not finish closing",
+            CloseReason::PartsTimedOut(_) => "the peer held memory up",
             CloseReason::Completion(_) => "a request failed",
             CloseReason::Protocol(_) => "the peer broke the protocol",
             CloseReason::Resources(_) => "no resources",

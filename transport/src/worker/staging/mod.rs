@@ -15,6 +15,7 @@ use qpair_verbs::{Gpu, GpuBuffer, GpuError, GpuStage, MemoryError, ProtectionDom
 use slab::Slab;
 
 pub(crate) use incoming::PieceKey;
+pub(super) use incoming::{PATIENCE, Parts};
 
 use super::Worker;
 use super::ids::EndpointId;

@@ -13,6 +13,7 @@ mod gpu;
 mod gpu_memory;
 mod held;
 mod kept;
+mod parts;
 mod rails;
 mod recovery;
 mod storm;
