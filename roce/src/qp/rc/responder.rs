@@ -23,8 +23,8 @@ pub(super) struct Responder<L> {
     assembly: Assembly<L>,
     /// What is behind the expected request is passed over: the peer was told to send again from there.
     skips: bool,
-    /// The furthest request that was passed over.
-    passed: Psn,
+    /// The furthest request that was passed over, while it is still to come again.
+    passed: Option<Psn>,
     answers: Answers,
     patience: Patience,
     replay: Replay,
@@ -39,7 +39,7 @@ impl<L: Copy> Responder<L> {
             msn: Msn::new(0),
             assembly: Assembly::new(),
             skips: false,
-            passed: config.receive_psn,
+            passed: None,
             answers: Answers::new(config.reads_answered),
             patience: Patience::default(),
             replay: Replay::new(config.reads_answered),
@@ -71,18 +71,35 @@ impl<L: Copy> Responder<L> {
             0 => {
                 self.skips = false;
                 let taken = self.take(packet, meaning, config, host);
+                self.passed.take_if(|passed| passed.relative_to(self.expected) < 0);
                 taken.or_else(|refusal| self.refuse(psn, refusal, config, counters))
             }
             1.. => {
                 counters.out_of_sequence += 1;
+                if self.passed.is_none_or(|passed| psn.relative_to(passed) > 0) {
+                    self.passed = Some(psn);
+                }
                 if !self.skips {
-                    (self.skips, self.passed) = (true, psn);
-                    self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
-                } else if psn.relative_to(self.passed) > 0 {
-                    self.passed = psn;
+                    self.ask_again();
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Has the peer send again from the expected request on.
+    fn ask_again(&mut self) {
+        self.skips = true;
+        self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
+    }
+
+    /// Owes an acknowledgment of all that is done.
+    fn acknowledge(&mut self) {
+        let last = self.expected.back(1);
+        let was_to_retry = self.answers.done(last, self.msn);
+        // The peer was not told to send again, and hears that all is done: what was passed over is lost all the same.
+        if was_to_retry && self.passed.is_some_and(|passed| passed.relative_to(last) > 0) {
+            self.ask_again();
         }
     }
 
@@ -102,12 +119,7 @@ impl<L: Copy> Responder<L> {
                 self.expected = bth.psn.advance(1);
                 self.msn = self.msn.advance(ends.into());
                 if bth.ack_request {
-                    let peer_would_retry = self.answers.done(bth.psn, self.msn);
-                    // It was not told yet to do so, and will hear that this one is done: what was passed over is lost all the same.
-                    if peer_would_retry && self.passed.relative_to(self.expected) >= 0 {
-                        self.skips = true;
-                        self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
-                    }
+                    self.acknowledge();
                     if ends && meaning.action == Action::Send { self.patience.done() } else { self.patience.hurry() }
                 }
                 Ok(())
@@ -140,7 +152,7 @@ impl<L: Copy> Responder<L> {
         let (nak, cause) = match refusal {
             Refusal::NoReceive => {
                 counters.send_rnr_err += 1;
-                (self.skips, self.passed) = (true, psn);
+                self.skips = true;
                 self.answers.refused(psn, self.msn, Syndrome::ReceiverNotReady(config.rnr_timer));
                 return Ok(());
             }
@@ -203,7 +215,7 @@ impl<L: Copy> Responder<L> {
         let psn = packet.headers.bth.psn;
         match (meaning.action, packet.headers.extension) {
             (Action::Send | Action::Write, _) => {
-                self.answers.done(self.expected.back(1), self.msn);
+                self.acknowledge();
                 self.patience.waited();
             }
             (Action::ReadRequest, Extension::Remote(reth)) => {

@@ -55,7 +55,10 @@ impl Lone {
     }
 
     pub(super) fn hears(&mut self, opcode: Opcode, psn: u32, extension: Extension, payload: &[u8]) {
-        let bth = Bth { ack_request: true, ..Bth::new(opcode, Qpn(1), Psn::new(psn)) };
+        self.hears_packet(Bth { ack_request: true, ..Bth::new(opcode, Qpn(1), Psn::new(psn)) }, extension, payload);
+    }
+
+    pub(super) fn hears_packet(&mut self, bth: Bth, extension: Extension, payload: &[u8]) {
         let mut bytes = Vec::new();
         Headers { bth, extension }.emit_packet(payload, &mut bytes).expect("headers that go together");
         bytes.extend_from_slice(&[0; 4]);
@@ -90,23 +93,13 @@ impl Lone {
         }
     }
 
-    /// The next acknowledgment that it sends, with its sequence number, and that it sends nothing else.
-    fn acknowledges(&mut self) -> (Syndrome, u32) {
-        let mut to = vec![0; 8192];
-        let len = self.transmits(&mut to).expect("a packet");
-        let packet = Packet::parse(&to[..len + 4]).expect("a packet");
-        assert_eq!((packet.headers.bth.opcode, self.sends()), (Opcode::RC_ACKNOWLEDGE, vec![]));
-        let Extension::Acknowledge(aeth) = packet.headers.extension else { panic!("no acknowledgment") };
-        (aeth.syndrome, packet.headers.bth.psn.get())
-    }
-
     pub(super) fn done(&self) -> usize {
         self.side.completions.len()
     }
 }
 
 pub(super) const FINE: Syndrome = Syndrome::Ack(Credits::UNLIMITED);
-const SEQUENCE: Syndrome = Syndrome::Nak(Nak::Sequence);
+pub(super) const SEQUENCE: Syndrome = Syndrome::Nak(Nak::Sequence);
 const AT: Remote = Remote { va: BASE, rkey: KEY };
 pub(super) const NOTHING: Op = Op::Send(Extra::Nothing);
 
@@ -123,27 +116,6 @@ fn packets_of_other_services_change_nothing() {
         end.hears(Opcode::UC_SEND_ONLY, psn, Extension::None, b"hello");
         assert_eq!((end.sends(), end.rc.state(), end.side.receives.len()), (vec![], State::Ready, 1));
     }
-}
-
-/// Packets that overtook another are passed over. That one comes before the peer was told so: it is to send them again, and not to
-/// take all for well, and wait for its timeout.
-#[test]
-fn what_overtook_another_packet_is_asked_for() {
-    let mut end = Lone::new(|config| config);
-    (0..8).for_each(|wr_id| end.side.receive(wr_id, 100));
-    let send = |end: &mut Lone, psn: u32| end.hears(Opcode::RC_SEND_ONLY, psn, Extension::None, b"hello");
-    send(&mut end, 200);
-    assert_eq!(end.acknowledges().1, 200);
-    [202, 203, 201].into_iter().for_each(|psn| send(&mut end, psn));
-    assert_eq!((end.acknowledges(), end.done()), ((SEQUENCE, 202), 2));
-    // Once it was told, nothing more is asked for: it sends again.
-    [203, 202, 203].into_iter().for_each(|psn| send(&mut end, psn));
-    let (syndrome, psn) = end.acknowledges();
-    assert_eq!((matches!(syndrome, Syndrome::Ack(_)), psn, end.done()), (true, 203, 4));
-    // Nothing is left behind the one that came late.
-    [205, 204, 205].into_iter().for_each(|psn| send(&mut end, psn));
-    let (syndrome, psn) = end.acknowledges();
-    assert_eq!((matches!(syndrome, Syndrome::Ack(_)), psn, end.done()), (true, 205, 6));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod faults;
 mod goodput;
 mod hostile;
 mod lone;
+mod overtaken;
 mod pair;
 mod refused;
 mod traffic;
