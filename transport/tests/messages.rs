@@ -26,6 +26,28 @@ fn every_size_arrives_as_it_was_both_ways() {
     every_size(Pair::with(rails(), rails()));
 }
 
+/// All of a window is for messages that the other side has not polled, from whatever queue they take their receives.
+#[test]
+fn a_window_is_used_before_anything_is_polled() {
+    let config = || Config::default().window(1000).shared_receives(1000, 0);
+    let mut pair = Pair::with(config(), config());
+    for number in 0..1000 {
+        pair.a.send(pair.ep_a, Tag(number), vec![number as u8; 50]).unwrap();
+    }
+    let flush = pair.a.flush(pair.ep_a).unwrap();
+    loop {
+        match next(&mut pair.a) {
+            Event::Flushed { op, .. } if op == flush => break,
+            Event::Sent { .. } => {}
+            other => panic!("{}", brief(&other)),
+        }
+    }
+    let (_, of_b) = pair.until(|_, b| received(b).len() == 1000);
+    for (number, (tag, message)) in (0..).zip(received(&of_b)) {
+        assert!(tag == Tag(number) && *message == vec![number as u8; 50], "{tag}");
+    }
+}
+
 fn every_size(mut pair: Pair) {
     for (seed, len) in RAGGED.into_iter().enumerate() {
         pair.a.send(pair.ep_a, Tag(seed as u64), pattern(len, seed)).unwrap();

@@ -328,8 +328,8 @@ impl ProtectionDomain {
         }))
     }
 
-    /// A shared receive queue for `depth` receives. On software devices one queue pair takes as many as that, but of a depth
-    /// beyond 2,048 that many alone are sure while nobody polls what came: its peer waits then, as if there were no receive.
+    /// A shared receive queue for `depth` receives. How many of them one queue pair takes while nobody polls, its
+    /// [`recv_depth`](crate::QpBuilder::recv_depth) says.
     ///
     /// # Errors
     /// [`CreateError`] if the depth is not possible.

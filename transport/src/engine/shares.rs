@@ -19,6 +19,11 @@ impl Shares {
         self.own
     }
 
+    /// Slots that a connection may have.
+    pub(crate) fn most(&self) -> u32 {
+        self.most.max(self.own)
+    }
+
     /// Takes slots for a connection that has used up its window: as many again, if there are.
     #[inline]
     pub(crate) fn take(&mut self, window: u32) -> u32 {

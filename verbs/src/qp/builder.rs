@@ -65,10 +65,13 @@ impl QpBuilder {
         self
     }
 
-    /// Slots for receive requests (default 128).
+    /// Slots for receive requests (default 128). With a shared receive queue: how many messages this queue pair may take of it that
+    /// nobody has polled, where that costs the device memory (default: all, up to 2,048). On software devices its peer waits
+    /// beyond that as if there were no receive, and on the network fails where it does not
+    /// [wait for ever](QpBuilder::rnr_retry).
     #[must_use]
     pub fn recv_depth(mut self, depth: u32) -> Self {
-        self.options.recv_depth = depth;
+        self.options.asked_recv_depth = Some(depth);
         self
     }
 

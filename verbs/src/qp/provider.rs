@@ -45,7 +45,8 @@ pub(crate) enum SrqHandle {
 pub(crate) struct QpOptions {
     pub(crate) qp_type: QpType,
     pub(crate) send_depth: u32,
-    pub(crate) recv_depth: u32,
+    /// What was asked for; see [`recv_depth`](QpOptions::recv_depth).
+    pub(crate) asked_recv_depth: Option<u32>,
     pub(crate) access: Access,
     pub(crate) retry_count: u8,
     pub(crate) ack_timeout: Duration,
@@ -68,7 +69,7 @@ impl QpOptions {
         QpOptions {
             qp_type,
             send_depth: 128,
-            recv_depth: 128,
+            asked_recv_depth: None,
             access: Access::REMOTE_ALL,
             retry_count: 7,
             ack_timeout: Duration::from_millis(500),
@@ -87,13 +88,18 @@ impl QpOptions {
         }
     }
 
+    /// Slots of a receive queue of its own.
+    pub(crate) fn recv_depth(&self) -> u32 {
+        self.asked_recv_depth.unwrap_or(128)
+    }
+
     /// Checks what does not depend on the device but for its deepest queue.
     pub(crate) fn check(&self, max_wr: u32) -> Result<(), CreateError> {
         let range = |what, asked: u64, limit: u64| {
             if asked == 0 || asked > limit { Err(CreateError::OutOfRange { what, asked, limit }) } else { Ok(()) }
         };
         range("a send queue", self.send_depth.into(), max_wr.into())?;
-        range("a receive queue", self.recv_depth.into(), max_wr.into())?;
+        range("a receive queue", self.recv_depth().into(), max_wr.into())?;
         for (what, count) in [("a retry count", self.retry_count), ("an RNR retry count", self.rnr_retry)] {
             if count > 7 {
                 return Err(CreateError::OutOfRange { what, asked: count.into(), limit: 7 });

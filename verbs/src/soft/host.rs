@@ -125,6 +125,6 @@ pub(crate) fn port(host: &Host, network: Vec<GidEntry>) -> PortAttributes {
     }
 }
 
-/// Room that the inbound ring of a queue pair takes at least.
+/// Room that the inbound ring of a queue pair takes at least. One with a shared receive queue takes up to 64 times as much.
 const SMALLEST_RING: usize = 4096;
 const _: () = assert!(MAX_QP * SMALLEST_RING <= SHARED_BYTES, "there is room for as many as may be");

@@ -65,13 +65,13 @@ pub(super) struct Poller {
 impl Receiver {
     pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
         let (own, lines) = match &spec.srq {
-            Some(srq) => (None, lines_of_shared(srq.wqes().count())),
+            Some(srq) => (None, lines_of_shared(srq.wqes().count(), spec.options.asked_recv_depth)),
             None => {
-                let count = spec.options.recv_depth.next_power_of_two();
+                let count = spec.options.recv_depth().next_power_of_two();
                 let own = OwnQueue {
                     ring: WqeRing::new(spec.node.home(), count)?,
                     slots: RecvSlots::new(count),
-                    depth: spec.options.recv_depth,
+                    depth: spec.options.recv_depth(),
                     posted: AtomicU32::new(0),
                     filling: Arc::new(Filling::new(count)),
                 };
@@ -279,15 +279,16 @@ impl Poller {
 const LINES_PER_RECEIVE: u32 = 4;
 /// Room for messages on their way even of a shallow queue.
 const MIN_LINES: u32 = 64;
-/// Lines for a queue pair that takes receives of a shared queue: it may be the one that takes them all, and has many beside it.
-/// Of a deep queue, half of the lines are enough for messages placed directly, though fewer are put inside the ring.
-fn lines_of_shared(receives: u32) -> u32 {
-    let ample = (receives * LINES_PER_RECEIVE).min(AMPLE_LINES);
-    (receives * 2).clamp(ample.max(MIN_LINES), MAX_SHARED_LINES)
-}
-
-/// With a shared receive queue (32 KiB a connection).
+/// Of a queue pair with a deep shared receive queue, however few messages of it may wait (32 KiB).
 const AMPLE_LINES: u32 = 512;
-/// With a shared receive queue of any depth (256 KiB a connection): beyond three quarters of this many messages that wait,
-/// senders wait until the receiver polls, or hear that it is not ready.
+/// Of any with a shared receive queue (256 KiB): beyond three quarters of this many messages that wait, its peer waits until some
+/// are polled, or hears that there is no receive.
 const MAX_SHARED_LINES: u32 = 4096;
+
+/// Lines for a queue pair that takes from a shared queue of so many receives, of which it may be the only one, and leave so many
+/// messages to wait. Half of the lines are enough for messages placed directly, and fewer are put inside the ring then.
+fn lines_of_shared(receives: u32, unpolled: Option<u32>) -> u32 {
+    let ample = (receives * LINES_PER_RECEIVE).clamp(MIN_LINES, AMPLE_LINES);
+    let unpolled = unpolled.map_or(receives, |unpolled| unpolled.min(receives).next_power_of_two());
+    (unpolled * 2).clamp(ample, MAX_SHARED_LINES)
+}

@@ -115,7 +115,7 @@ impl OwnedQp {
             // SAFETY: just made, and nobody knows of it.
             unsafe { (device.handle().library.ibv_destroy_qp)(made.qp.as_ptr()) };
         })?;
-        let receives = srq.is_none().then(|| Arc::new(RecvSlots::new(options.recv_depth)));
+        let receives = srq.is_none().then(|| Arc::new(RecvSlots::new(options.recv_depth())));
         let send = Arc::new(SendQueue::new(options.send_depth));
         let shared = Arc::new(QpShared::new(id, (qpn, options.qp_type), send.clone(), receives.clone()));
         let attributes = device.attributes();
@@ -299,7 +299,7 @@ fn explain(source: io::Error) -> CreateError {
 
 fn capacities(options: &QpOptions, max_sge: usize, max_inline: u32, shared_receives: bool) -> sys::ibv_qp_cap {
     let max_sge = max_sge as u32;
-    let (recv_wr, recv_sge) = if shared_receives { (0, 0) } else { (options.recv_depth, max_sge) };
+    let (recv_wr, recv_sge) = if shared_receives { (0, 0) } else { (options.recv_depth(), max_sge) };
     sys::ibv_qp_cap {
         max_send_wr: options.send_depth,
         max_recv_wr: recv_wr,
