@@ -87,7 +87,7 @@ pub fn serve<T: Element>(
         let mut moved = false;
         for client in &mut clients {
             moved |= client.advance()?;
-            client.reassure()?;
+            client.reassure(Due::Later)?;
         }
         let left = clients.iter().filter(|client| !client.gives_no_more()).count();
         let come = clients.iter().filter(|client| client.turn == Turn::Given).count();
@@ -112,21 +112,20 @@ fn close<T: Element>(
     served: &mut Served,
     apply: &mut impl FnMut(&mut [T], Contribution<'_, T>),
 ) -> Result<(), CollectiveError> {
-    for at in 0..clients.len() {
+    let given: Vec<_> = (0..clients.len()).filter(|&at| clients[at].turn == Turn::Given).collect();
+    for &at in &given {
+        clients.iter_mut().try_for_each(|client| client.reassure(Due::Now))?;
         let client = &mut clients[at];
-        if client.turn != Turn::Given {
-            continue;
-        }
         let (step, rank, behind) = (served.steps, client.rank, served.steps - client.since);
         let vector = client.vector.wait()?;
         apply(parameters, Contribution { step, rank, behind, vector });
         served.applied[rank] += 1;
         served.behind = served.behind.max(behind);
-        clients.iter_mut().try_for_each(Client::reassure)?;
     }
     served.steps += 1;
-    for client in clients.iter_mut().filter(|client| client.turn == Turn::Given) {
-        client.answer(parameters, served.steps)?;
+    for at in given {
+        clients[at].answer(parameters, served.steps)?;
+        clients.iter_mut().try_for_each(|client| client.reassure(Due::Later))?;
     }
     Ok(())
 }
@@ -191,10 +190,14 @@ impl<'a, T: Element> Client<'a, T> {
         self.word.start(|word| comm.start().within(comm.timeout()).send(word, rank))
     }
 
-    /// Tells one that waits that the server is there, if that is due.
-    fn reassure(&mut self) -> Result<(), CollectiveError> {
+    /// Tells one that waits that the server is there, where that is due.
+    fn reassure(&mut self, due: Due) -> Result<(), CollectiveError> {
+        let after = match due {
+            Due::Now => OFTENEST,
+            Due::Later => OFTENEST.max(self.limit / 4),
+        };
         let waits = matches!(self.turn, Turn::Given | Turn::Ended);
-        if !waits || self.told.elapsed() < (self.limit / 4).max(OFTENEST) || !self.word.test() {
+        if !waits || self.told.elapsed() < after || !self.word.test() {
             return Ok(());
         }
         self.say(WAIT)
@@ -262,6 +265,15 @@ impl<'a, T: Element> Client<'a, T> {
         (self.turn, self.since) = (Turn::Answering, steps);
         Ok(())
     }
+}
+
+/// When a worker is to hear that the server is there.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    /// Before something that may take long.
+    Now,
+    /// While nothing else is done.
+    Later,
 }
 
 /// How often a worker hears at most that the server is there, whatever it says of its patience.
