@@ -195,8 +195,7 @@ impl Worker {
             return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
         }
         let ep = endpoint.id;
-        let parts = if self.inbox.is_stalled() { self.staging.look_for_parts(ep, now) } else { Parts::Fine };
-        let parts = match parts {
+        let parts = match self.look_at_parts(ep, now) {
             Parts::Fine => None,
             Parts::Due(due) => Some(due),
             Parts::Missing => return self.fail(index, CloseReason::PartsTimedOut(PATIENCE)),

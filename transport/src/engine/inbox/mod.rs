@@ -6,6 +6,7 @@
 mod entries;
 mod freed;
 mod receives;
+mod stalled;
 
 use std::collections::VecDeque;
 
@@ -265,28 +266,6 @@ impl<M, B> Inbox<M, B> {
             self.entries.claim(key);
         }
         Some(Start { key, envelope, offer, len, posted })
-    }
-
-    /// Undoes [`start`](Inbox::start) for want of memory, until [`resume`](Inbox::resume).
-    pub(crate) fn stall(&mut self, start: Start<M>) {
-        let Some(entry) = self.entries.get_mut(start.key) else { return };
-        let peer = entry.peer;
-        let free = start.posted.is_none() && entry.envelope.class == Class::Tagged;
-        entry.stage = Stage::Wanted(start.offer, start.posted);
-        if free {
-            self.entries.release(start.key);
-        }
-        self.stalled.push((peer, start.key));
-    }
-
-    /// True if payloads wait for memory.
-    pub(crate) fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty()
-    }
-
-    /// There is memory again: what waits for it can be read.
-    pub(crate) fn resume(&mut self) -> Vec<(Peer, EntryKey)> {
-        std::mem::take(&mut self.stalled)
     }
 
     /// A payload was read, for a receive whose memory it is not in yet, or for none. Gives its message id and its length;

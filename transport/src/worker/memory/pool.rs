@@ -271,6 +271,12 @@ impl Pool {
         Ok(made.map(Buffer::into_slab))
     }
 
+    /// Whether there would be a slab of `len` bytes if slabs of `back` bytes came back.
+    pub(crate) fn would_have(&self, len: usize, back: usize) -> bool {
+        let used = (self.slabs.bytes - self.slabs.free_bytes()).saturating_sub(back);
+        used == 0 || used.saturating_add(class_of(len).1) <= self.limit
+    }
+
     fn make_slab(&self, size: usize) -> Result<Option<Buffer>, MemoryError> {
         // The first is always given: rounded up, it may be above the limit.
         match self.slabs.bytes {

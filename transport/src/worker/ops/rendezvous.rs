@@ -30,7 +30,7 @@ impl Worker {
                 }
                 Ok(None) => {
                     self.inbox.stall(start);
-                    return self.look_for_parts();
+                    return self.watch_parts();
                 }
                 Err(error) => {
                     self.inbox.stall(start);
@@ -49,14 +49,6 @@ impl Worker {
         if let Err(unread) = endpoint.read_part(reading, true, memory) {
             self.read_refused(index, *unread, true);
         }
-    }
-
-    /// A payload waits for memory, and peers may hold some by messages whose parts do not come.
-    #[cold]
-    fn look_for_parts(&mut self) {
-        let now = self.pace.now();
-        let holders: Vec<_> = self.staging.wait_for_parts().collect();
-        holders.into_iter().for_each(|ep| self.schedule(ep.index as usize, now));
     }
 
     /// The device does not take the memory that a payload was to be read into.

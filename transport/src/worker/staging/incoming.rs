@@ -1,7 +1,6 @@
 //! Payloads that are read piece by piece: for a GPU, whose memory the device does not write, or as the peer offers their parts.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use qpair_verbs::calc::Calc;
 use qpair_verbs::{GpuError, GpuStage, Local, PostError};
@@ -36,10 +35,6 @@ pub(super) struct Incoming {
     queues: Queues,
     /// The application waits for it.
     awaited: bool,
-    /// When a part was offered last, or it was looked at whether one was.
-    looked: Duration,
-    /// How often it was looked at in vain since, though others waited for memory.
-    looks: u32,
     /// It will not be read to its end: the connection ends.
     is_lost: bool,
     failed: Option<OpError>,
@@ -80,17 +75,6 @@ pub(super) struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PieceKey(u32);
 
-/// Whether a peer that has offered messages in parts offers these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::worker) enum Parts {
-    /// It does, or has nothing to offer.
-    Fine,
-    /// It is to be looked at then.
-    Due(Duration),
-    /// It does not.
-    Missing,
-}
-
 /// A payload of which nothing is on its way: what it is for, whether the application waits for it, and its memory.
 pub(in crate::worker) type Whole = (Reading, bool, Local);
 
@@ -104,10 +88,20 @@ impl Incoming {
         self.reading.pooled == 0
     }
 
-    /// True if it holds memory of the worker's own, and the peer is to offer the next part.
-    fn waits_for_peer(&self) -> bool {
-        let is_idle = self.reads == 0 && self.queues.parts.is_empty();
-        matches!(self.source, Source::Parts { .. }) && !self.is_own() && is_idle && !self.is_over()
+    /// The connection that it comes over.
+    pub(super) fn ep(&self) -> EndpointId {
+        self.ep
+    }
+
+    /// True if something of it is being read, or can be, or is drained.
+    pub(super) fn goes_on(&self) -> bool {
+        self.reads > 0 || !self.queues.parts.is_empty() || self.is_draining()
+    }
+
+    /// Bytes of the worker's own memory that are kept for it until the peer has offered all its parts.
+    pub(super) fn kept(&self) -> usize {
+        let waits = matches!(self.source, Source::Parts { .. }) && !self.is_over();
+        if waits { self.reading.pooled } else { 0 }
     }
 
     /// True if nothing more is to be read of it.
@@ -149,31 +143,6 @@ impl Staging {
     /// True if a payload of that connection is being read piece by piece.
     pub(in crate::worker) fn takes_from(&self, ep: EndpointId) -> bool {
         self.incoming.iter().any(|(_, incoming)| incoming.ep == ep)
-    }
-
-    /// Whether a connection holds memory that others wait for, and its peer has offered no part of a message for [`PATIENCE`]; or
-    /// when to look again. Time counts in which it was looked at, so that a clock that jumps takes nothing of a peer's.
-    pub(in crate::worker) fn look_for_parts(&mut self, ep: EndpointId, now: Duration) -> Parts {
-        let mut parts = Parts::Fine;
-        for (_, incoming) in &mut self.incoming {
-            if incoming.ep != ep || !incoming.waits_for_peer() {
-                continue;
-            }
-            if now >= incoming.looked + PATIENCE / LOOKS {
-                (incoming.looked, incoming.looks) = (now, incoming.looks + 1);
-            }
-            if incoming.looks > LOOKS {
-                return Parts::Missing;
-            }
-            let due = incoming.looked + PATIENCE / LOOKS;
-            parts = Parts::Due(if let Parts::Due(before) = parts { due.min(before) } else { due });
-        }
-        parts
-    }
-
-    /// Connections of which [`look_for_parts`](Staging::look_for_parts) may say something.
-    pub(in crate::worker) fn wait_for_parts(&self) -> impl Iterator<Item = EndpointId> + '_ {
-        self.incoming.iter().filter(|(_, incoming)| incoming.waits_for_peer()).map(|(_, incoming)| incoming.ep)
     }
 
     fn insert(&mut self, incoming: Incoming) -> usize {
@@ -258,7 +227,6 @@ impl Worker {
         memory: Local,
         offer: &Offer,
     ) {
-        let looked = self.pace.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, id, len) = (endpoint.id, offer.id, reading.remote.len() as usize);
         let source = if offer.in_parts {
@@ -282,12 +250,11 @@ impl Worker {
             reads: 0,
             queues,
             awaited: true,
-            looked,
-            looks: 0,
             is_lost: false,
             failed: None,
         });
         self.go_on(key);
+        self.watch_parts();
     }
 
     /// The peer offers part of a payload.
@@ -295,10 +262,8 @@ impl Worker {
         let &Start { key, envelope, offer, len, .. } = start;
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, id) = (endpoint.id, envelope.tag);
-        let now = self.pace.now();
         let found = self.staging.incoming.iter_mut().find_map(|(at, incoming)| match &mut incoming.source {
             Source::Parts { offered } if incoming.ep == ep && u64::from(incoming.id) == id => {
-                (incoming.looked, incoming.looks) = (now, 0);
                 Some((at, incoming.len, offered, &mut incoming.queues.parts))
             }
             _ => None,
@@ -313,6 +278,7 @@ impl Worker {
         }
         *offered += len as usize;
         parts.push_back((key, offer.remote(len)));
+        self.staging.lets_go_on(ep);
         self.go_on(at);
     }
 
@@ -425,6 +391,7 @@ impl Worker {
             self.staging.lose_rest(key);
         }
         self.go_on(key);
+        self.watch_parts();
     }
 
     /// The device does not take a piece.
@@ -518,8 +485,3 @@ impl Worker {
         }
     }
 }
-
-/// How long a peer may take for the next part of a message while others wait for memory: it may compute, and not poll.
-pub(in crate::worker) const PATIENCE: Duration = Duration::from_secs(30);
-/// Looks within that time.
-const LOOKS: u32 = 5;

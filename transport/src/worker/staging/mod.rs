@@ -1,6 +1,6 @@
 //! Messages out of memory of GPUs that is not registered, and into it: part by part through slots of pinned memory, which the GPU
 //! fills or drains while others are on their way. `outgoing` offers parts once the peer wants them, `incoming` has parts read, of
-//! such payloads and of others that are for a GPU, into what `destination` has.
+//! such payloads and of others that are for a GPU, into what `destination` has; `patience` ends with peers that let others wait.
 //!
 //! A slot is taken only for what goes on by itself: to fill it once the peer has a place for the message, to read into it once
 //! there is something to read. So no message waits for the slots of another that waits for it.
@@ -8,6 +8,7 @@
 mod destination;
 mod incoming;
 mod outgoing;
+mod patience;
 
 use std::collections::VecDeque;
 
@@ -15,12 +16,13 @@ use qpair_verbs::{Gpu, GpuBuffer, GpuError, GpuStage, MemoryError, ProtectionDom
 use slab::Slab;
 
 pub(crate) use incoming::PieceKey;
-pub(super) use incoming::{PATIENCE, Parts};
+pub(super) use patience::{PATIENCE, Parts};
 
 use super::Worker;
 use super::ids::EndpointId;
 use incoming::{Incoming, Piece, Queues};
 use outgoing::{Filling, Outgoing, Wanting};
+use patience::Holder;
 
 /// How far messages of GPUs' memory are.
 #[derive(Debug, Default)]
@@ -36,6 +38,7 @@ pub(super) struct Staging {
     /// Which of them comes first.
     turn: usize,
     pieces: Slab<Piece>,
+    holders: Vec<Holder>,
     /// Of payloads that have ended, and of peers that want nothing.
     spare_queues: Vec<Queues>,
     spare_payloads: Vec<VecDeque<Outgoing>>,

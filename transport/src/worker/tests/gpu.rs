@@ -277,6 +277,41 @@ fn memory_of_which_a_device_keeps_parts_is_withheld() {
     }
 }
 
+/// Though others wait for the memory of its second all the while: it sends one message after the other.
+#[test]
+fn a_peer_has_as_long_as_it_takes_for_all_its_messages() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let gpu = gpu();
+    let (mut a, at_a, mut b, at_b) = two(Config::default(), Config::default().pool_limit(2 * LONG));
+    let (other, _) = join(&mut b, |worker, address| worker.connect(address));
+    b.recv_into(at_b, Tag(0), gpu.alloc(LONG).unwrap(), None).unwrap();
+    (0..2).for_each(|tag| _ = a.send(at_a, Tag(tag), filled(gpu, &bytes(tag as usize))).unwrap());
+    let (mut came, mut has_waited, mut polls, start) = ([false; 3], false, 0, Instant::now());
+    while came != [true; 3] {
+        if polls == 0 && b.staging.is_busy() && !b.inbox.is_stalled() {
+            let own = b.domain().alloc(LONG).unwrap();
+            b.send(other, Tag(2), own).unwrap();
+        }
+        match b.poll().unwrap() {
+            Some(Event::ReceivedInto { tag: Tag(tag), .. } | Event::Received { tag: Tag(tag), .. }) => {
+                came[tag as usize] = true;
+            }
+            Some(Event::Sent { .. }) | None => {}
+            Some(event) => panic!("{event:?}"),
+        }
+        a.poll().unwrap();
+        has_waited |= b.inbox.is_stalled();
+        polls += u32::from(b.inbox.is_stalled());
+        // The clock jumps each time that some parts have come.
+        if polls > 0 && polls.is_multiple_of(100) {
+            let now = b.now();
+            b.service(now + polls / 100 * HOUR, Some(Duration::ZERO)).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(has_waited);
+}
+
 #[test]
 fn a_receive_whose_memory_is_another_domains_fails_alone() {
     let gpu = gpu();

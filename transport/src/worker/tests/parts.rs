@@ -5,20 +5,20 @@ use super::*;
 use crate::engine::{Header, Kind, Offer};
 use crate::worker::staging;
 
-/// Bytes of each message, of which there is memory for one.
+/// Bytes of a message, of which there is memory for one.
 const LEN: usize = 20 << 10;
 
-/// A worker that is connected to itself, and to a peer that has offered a message in parts and does not poll: the peer, the worker,
-/// its end of that connection, and the end that sends over the other.
-fn held_up() -> (Worker, Worker, EndpointId, EndpointId) {
+/// A worker that is connected to itself, and to a peer that does not poll and has offered messages of these lengths in parts: the
+/// peer, the worker, its end of that connection, and the end that sends over the other.
+fn held_up(lengths: &[usize]) -> (Worker, Worker, EndpointId, EndpointId) {
     let (peer, _, mut worker, holder) = two(Config::default(), Config::default().pool_limit(32 << 10));
     let (ep, _) = join(&mut worker, |worker, address| worker.connect(address));
-    let envelope = Envelope::bare(0);
-    let length = LEN as u64;
-    let header =
-        Header { kind: Kind::ReadyToSend, envelope, epoch: 0, sequence: 0, credits: 0, length, acknowledged: 0 };
-    worker.offered(holder, &header, Offer::in_parts(5));
-    worker.pump(holder.index as usize);
+    for (id, &len) in (5..).zip(lengths) {
+        let (kind, envelope, length) = (Kind::ReadyToSend, Envelope::bare(id.into()), len as u64);
+        let header = Header { kind, envelope, epoch: 0, sequence: 0, credits: 0, length, acknowledged: 0 };
+        worker.offered(holder, &header, Offer::in_parts(id));
+        worker.pump(holder.index as usize);
+    }
     assert!(worker.staging.takes_from(holder));
     (peer, worker, holder, ep)
 }
@@ -30,7 +30,7 @@ fn polls(worker: &mut Worker) -> Vec<Event> {
 
 #[test]
 fn a_peer_that_offers_no_part_holds_others_up_for_a_while_only() {
-    let (_peer, mut worker, holder, ep) = held_up();
+    let (_peer, mut worker, holder, ep) = held_up(&[LEN]);
     let message = worker.domain().alloc(LEN).unwrap();
     worker.send(ep, Tag(7), message).unwrap();
     assert!(polls(&mut worker).is_empty(), "it waits for memory");
@@ -59,14 +59,37 @@ fn a_peer_that_offers_no_part_holds_others_up_for_a_while_only() {
     }
 }
 
-#[test]
-fn a_peer_that_holds_nobody_up_has_all_time_for_its_parts() {
-    let (_peer, mut worker, holder, _) = held_up();
+/// Ten hours, of which nothing comes.
+fn all_is_well(worker: &mut Worker, holder: EndpointId) {
     let start = worker.now();
     for hours in 1..=10 {
         worker.service(start + hours * Duration::from_secs(3600), Some(Duration::ZERO)).unwrap();
-        let events = polls(&mut worker);
+        let events = polls(worker);
         assert!(events.is_empty(), "{events:?}");
     }
     assert!(worker.staging.takes_from(holder));
+}
+
+#[test]
+fn a_peer_that_holds_nobody_up_has_all_time_for_its_parts() {
+    for own in [&[LEN][..], &[LEN, LEN]] {
+        let (_peer, mut worker, holder, _) = held_up(own);
+        assert_eq!(worker.inbox.is_stalled(), own.len() > 1, "it holds itself up at most");
+        all_is_well(&mut worker, holder);
+    }
+}
+
+#[test]
+fn a_peer_whose_memory_would_help_nobody_is_left_in_peace() {
+    let (_peer, mut worker, holder, ep) = held_up(&[LEN / 2]);
+    let send = |worker: &mut Worker, len| {
+        let message = worker.domain().alloc(len).unwrap();
+        worker.send(ep, Tag(7), message).unwrap();
+    };
+    send(&mut worker, LEN / 2);
+    let kept = polls(&mut worker);
+    assert!(matches!(kept[..], [Event::Received { .. }]), "{kept:?}");
+    send(&mut worker, LEN);
+    assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
+    all_is_well(&mut worker, holder);
 }
