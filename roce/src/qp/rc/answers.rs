@@ -66,12 +66,16 @@ impl Answers {
         self.fresh >= self.room
     }
 
-    /// Owes an acknowledgment of all up to `psn`; one that is owed last already goes further. True if it takes the place of what
+    /// Owes an acknowledgment of all up to `psn`; one that is owed last already goes further, or stays. True if it takes the place of what
     /// would have the peer send again.
     pub(super) fn done(&mut self, psn: Psn, msn: Msn) -> bool {
         let done = Answer { psn, msn, kind: Kind::Done };
         match self.queue.back_mut() {
-            Some(last) if matches!(last.kind, Kind::Done) => *last = done,
+            Some(last) if matches!(last.kind, Kind::Done) => {
+                if psn.relative_to(last.psn) > 0 {
+                    *last = done;
+                }
+            }
             Some(last) if last.is_about_a_retry() => {
                 // That one was done meanwhile; if not, the peer learns of what is before it all the same.
                 let was_done = psn.relative_to(last.psn) >= 0;
@@ -150,14 +154,18 @@ impl Answers {
     }
 
     /// Owes nothing any more but what says that requests are done, or were refused for good, up to the first that needs
-    /// memory.
-    pub(super) fn cut_short(&mut self) {
+    /// memory. `has_answer`: of a packet, whether it has an answer of its own.
+    pub(super) fn cut_short(&mut self, has_answer: impl Fn(Psn) -> bool) {
         let owed = self.queue.iter().take_while(|answer| !matches!(answer.kind, Kind::Read(_))).count();
         self.queue.truncate(owed);
         self.fresh = self.queue.iter().filter(|answer| answer.is_fresh()).count();
-        if let Some(last) = self.queue.back_mut().filter(|last| last.is_about_a_retry()) {
+        if let Some(&last) = self.queue.back().filter(|last| last.is_about_a_retry()) {
             // A retry would find nobody; what is before it is done.
-            *last = Answer { psn: last.psn.back(1), kind: Kind::Done, ..*last };
+            self.queue.pop_back();
+            let before = last.psn.back(1);
+            if !has_answer(before) {
+                self.done(before, last.msn);
+            }
         }
     }
 }

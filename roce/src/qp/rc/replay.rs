@@ -46,6 +46,12 @@ impl Replay {
         self.done.push_back(done);
     }
 
+    /// The first packet of the oldest answer that is behind `psn`, and before `end`.
+    pub(super) fn first_between(&self, psn: Psn, end: Psn) -> Option<Psn> {
+        let behind = self.done.iter().map(|done| done.psn);
+        behind.filter(|first| (1..end.since(psn)).contains(&first.since(psn))).min_by_key(|first| first.since(psn))
+    }
+
     /// The one whose answer has this packet.
     pub(super) fn find(&self, psn: Psn) -> Option<Done> {
         self.done.iter().rev().find(|done| psn.since(done.psn) < done.packets).copied()

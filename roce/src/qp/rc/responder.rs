@@ -93,14 +93,20 @@ impl<L: Copy> Responder<L> {
         self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
     }
 
-    /// Owes an acknowledgment of all that is done.
-    fn acknowledge(&mut self) {
-        let last = self.expected.back(1);
+    /// Owes an acknowledgment of all up to `last`.
+    fn acknowledge(&mut self, last: Psn) {
         let was_to_retry = self.answers.done(last, self.msn);
         // The peer was not told to send again, and hears that all is done: what was passed over is lost all the same.
-        if was_to_retry && self.passed.is_some_and(|passed| passed.relative_to(last) > 0) {
+        if was_to_retry && self.passed.is_some_and(|passed| passed.relative_to(self.expected) >= 0) {
             self.ask_again();
         }
+    }
+
+    /// Owes an acknowledgment once more of a request that came twice, and of those behind it up to a READ or an atomic: the
+    /// peer takes that for answered by an acknowledgment, and misses its bytes. Linux' rdma_rxe does, where it is of one packet.
+    fn acknowledge_again(&mut self, psn: Psn) {
+        let end = self.replay.first_between(psn, self.expected).unwrap_or(self.expected);
+        self.acknowledge(end.back(1));
     }
 
     /// Does the next request.
@@ -119,7 +125,7 @@ impl<L: Copy> Responder<L> {
                 self.expected = bth.psn.advance(1);
                 self.msn = self.msn.advance(ends.into());
                 if bth.ack_request {
-                    self.acknowledge();
+                    self.acknowledge(bth.psn);
                     if ends && meaning.action == Action::Send { self.patience.done() } else { self.patience.hurry() }
                 }
                 Ok(())
@@ -215,7 +221,7 @@ impl<L: Copy> Responder<L> {
         let psn = packet.headers.bth.psn;
         match (meaning.action, packet.headers.extension) {
             (Action::Send | Action::Write, _) => {
-                self.acknowledge();
+                self.acknowledge_again(psn);
                 self.patience.waited();
             }
             (Action::ReadRequest, Extension::Remote(reth)) => {
@@ -370,7 +376,8 @@ impl<L: Copy> Responder<L> {
     /// Answers the peer no more, but for what is done, or was refused for good, and was to be told next: a peer that is not
     /// told would send it again, to nobody.
     pub(super) fn stop(&mut self) {
-        self.answers.cut_short();
+        let replay = &self.replay;
+        self.answers.cut_short(|psn| replay.find(psn).is_some());
     }
 
     /// Answers the peer no more, not even of what is done.

@@ -1,9 +1,9 @@
-//! Requests that overtook another.
+//! Requests that overtook another, or come twice.
 
 use qpair_roce::wire::{Bth, Extension, Opcode, Packet, Syndrome};
 use qpair_roce::{Psn, Qpn};
 
-use super::lone::{Lone, SEQUENCE};
+use super::lone::{Lone, SEQUENCE, reth};
 
 impl Lone {
     /// The next acknowledgment that it sends, with its sequence number, and that it sends nothing else.
@@ -56,4 +56,35 @@ fn what_overtook_a_packet_that_is_not_acknowledged_is_asked_for() {
     [(203, false), (204, true)].into_iter().for_each(|(psn, ack_request)| send(&mut end, psn, ack_request));
     let (syndrome, psn) = end.acknowledges();
     assert_eq!((matches!(syndrome, Syndrome::Ack(_)), psn, end.done()), (true, 204, 5));
+}
+
+/// Peers take an acknowledgment of a READ for its answer, and miss its bytes.
+#[test]
+fn a_message_that_comes_twice_acknowledges_no_read_behind_it() {
+    let mut end = Lone::new(|config| config);
+    (0..8).for_each(|wr_id| end.side.receive(wr_id, 100));
+    let send = |end: &mut Lone, psn: u32| end.hears(Opcode::RC_SEND_ONLY, psn, Extension::None, b"hello");
+    [200, 201].into_iter().for_each(|psn| send(&mut end, psn));
+    end.hears(Opcode::RC_READ_REQUEST, 202, reth(10), b"");
+    end.hears(Opcode::RC_READ_REQUEST, 203, reth(10), b"");
+    send(&mut end, 204);
+    assert_eq!(end.sends().len(), 4, "two acknowledgments, and two answers");
+    for (again, acknowledged) in [(200, 201), (201, 201), (204, 204)] {
+        send(&mut end, again);
+        assert_eq!(end.acknowledges().1, acknowledged, "{again} came twice");
+    }
+    // What is owed already says more.
+    [204, 200].into_iter().for_each(|psn| send(&mut end, psn));
+    assert_eq!(end.acknowledges().1, 204);
+}
+
+/// Nor does one whose connection is closed, where a message behind the READ was to be sent again.
+#[test]
+fn a_connection_that_is_closed_acknowledges_no_read() {
+    let mut end = Lone::new(|config| config);
+    end.hears(Opcode::RC_READ_REQUEST, 200, reth(10), b"");
+    assert_eq!(end.sends(), [(Opcode::RC_READ_RESPONSE_ONLY, 200)]);
+    end.hears(Opcode::RC_SEND_ONLY, 202, Extension::None, b"hello");
+    end.rc.close(&mut end.side);
+    assert_eq!(end.sends(), []);
 }
