@@ -45,7 +45,12 @@ impl NotificationPoint {
     /// It goes to the address that the marked packet came from, with the highest priority that there is. A17.9.3.
     pub fn transmit(&mut self, now: Instant, to: &mut [u8], counters: &mut Counters) -> Option<usize> {
         self.due.filter(|due| *due <= now)?;
-        let bth = Bth { pkey: self.pkey, backward_congestion: true, ..Bth::new(Opcode::CNP, self.peer, Psn::new(0)) };
+        let bth = Bth {
+            pkey: self.pkey,
+            backward_congestion: true,
+            migration: false,
+            ..Bth::new(Opcode::CNP, self.peer, Psn::new(0))
+        };
         let bytes = Headers { bth, extension: Extension::Congestion }.emit(0).ok()?;
         to.get_mut(..bytes.len())?.copy_from_slice(&bytes);
         self.due = None;

@@ -12,7 +12,8 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Asks the receiver for an event.
     pub solicited: bool,
-    /// State of path migration. RoCE has none; Linux' rdma_rxe sends it clear, some NICs set.
+    /// State of path migration: set where there is none to come, or none at all (IBA 17.2.8). Linux' rdma_rxe sends it clear, and
+    /// passes it over; NICs set it, and some take packets without it by a slow way.
     pub migration: bool,
     /// Bytes after the payload that make its length a multiple of 4: 0 to 3.
     pub pad: u8,
@@ -34,12 +35,12 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// A header of the default partition, with all else clear.
+    /// A header of the default partition, without path migration, and with all else clear.
     pub const fn new(opcode: Opcode, destination: Qpn, psn: Psn) -> Self {
         Bth {
             opcode,
             solicited: false,
-            migration: false,
+            migration: true,
             pad: 0,
             pkey: DEFAULT_PKEY,
             forward_congestion: false,

@@ -55,6 +55,8 @@ fn an_unreliable_connection_is_as_linux_has_it() {
         }
         for packet in &packets {
             let len = near.transmit(&mut made, &mut side, &mut counters).unwrap();
+            // But for MigReq, which rdma_rxe leaves clear.
+            made[1] &= !0x40;
             assert!(made[..len] == packet[..packet.len() - ICRC_LEN]);
         }
         assert_eq!(near.transmit(&mut made, &mut side, &mut counters), None);
@@ -88,6 +90,8 @@ fn datagrams_are_as_linux_has_them() {
         }
         for packet in &packets {
             let (len, ()) = near.transmit(&mut made, &mut side, &mut counters).unwrap();
+            // But for MigReq, which rdma_rxe leaves clear.
+            made[1] &= !0x40;
             assert!(made[..len] == packet[..packet.len() - ICRC_LEN]);
         }
         let mut side = Side::new(0);
