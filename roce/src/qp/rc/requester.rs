@@ -45,6 +45,8 @@ pub(super) struct Requester<L> {
     rnr_retries: Option<u8>,
     /// It is sent again, and nothing new was answered since. What else tells of the same loss is passed over.
     recovering: bool,
+    /// That began since the peer's answers told of a loss, as they do once for each.
+    was_told: bool,
     /// The peer had no receive: nothing is sent before.
     rnr_until: Option<Instant>,
     /// An answer is due.
@@ -81,6 +83,7 @@ impl<L: Copy> Requester<L> {
             most_retries: config.retry_count,
             rnr_retries: config.rnr_retry,
             recovering: false,
+            was_told: false,
             rnr_until: None,
             deadline: None,
         }
@@ -131,8 +134,8 @@ impl<L: Copy> Requester<L> {
         let is_last = packet + span == request.packets;
         let window = self.window.size();
         let is_full = after.since(self.unacked) >= window;
-        let ack_request =
-            is_last || is_full || self.unasked + 1 >= (window / 4).clamp(1, ASK_EVERY) || self.lacks_credit(request);
+        let asks = self.unasked + 1 >= (window / 4).clamp(1, ASK_EVERY);
+        let ack_request = is_last || is_full || asks || packet == 0 && self.lacks_credit(request);
         let bth = Bth {
             ack_request,
             solicited: is_last && request.work.solicited && request.takes_receive(),
@@ -174,10 +177,10 @@ impl<L: Copy> Requester<L> {
             return false;
         }
         // Without credit a packet is sent nevertheless, once all else is answered: its answer tells of new credit.
-        under_way == 0 || !self.lacks_credit(request)
+        under_way == 0 || psn != request.psn || !self.lacks_credit(request)
     }
 
-    /// True if the peer has no receive for the message, as far as it told. IBA 9.7.7.2.
+    /// True if the peer has no receive for the message, as far as it told: a message that has begun goes on. IBA 9.7.7.2.
     fn lacks_credit(&self, request: &Request<L>) -> bool {
         request.takes_receive() && self.credit.is_some_and(|limit| request.ssn.relative_to(limit) > 0)
     }
@@ -267,6 +270,10 @@ impl<L: Copy> Requester<L> {
             Syndrome::Nak(Nak::Sequence) => {
                 counters.packet_seq_err += 1;
                 let _ = self.advance(psn, config.qpn, host);
+                // Where it is sent again for another reason, that was lost in turn; the peer tells of it once.
+                if psn == self.unacked && !self.was_told && self.cursor > self.oldest() {
+                    self.recovering = false;
+                }
                 self.lost(counters)
             }
             Syndrome::Nak(nak) => {
@@ -394,7 +401,7 @@ impl<L: Copy> Requester<L> {
         self.cursor = self.oldest();
         self.pending = 0;
         self.unasked = 0;
-        self.recovering = true;
+        (self.recovering, self.was_told) = (true, false);
         // No answer is due before that packet has gone again, which waits for the network at most, or for a peer's receive.
         self.deadline = None;
     }
@@ -426,7 +433,9 @@ impl<L: Copy> Requester<L> {
             return Ok(());
         }
         self.window.lost();
-        self.retry(counters)
+        self.retry(counters)?;
+        self.was_told = true;
+        Ok(())
     }
 
     /// Sends again, unless that was done too often.
@@ -453,7 +462,12 @@ impl<L: Copy> Requester<L> {
 
     fn take_credit(&mut self, aeth: Aeth) -> Result<(), Outcome> {
         let Syndrome::Ack(credits) = aeth.syndrome else { return Err(Outcome::BadResponse) };
-        self.credit = credits.count().map(|count| aeth.msn.advance(count));
+        let credit = credits.count().map(|count| aeth.msn.advance(count));
+        // It never goes back: an answer that says so is older than what is known.
+        let is_older = |(known, told): (Msn, Msn)| told.relative_to(known) < 0;
+        if !self.credit.zip(credit).is_some_and(is_older) {
+            self.credit = credit;
+        }
         Ok(())
     }
 
@@ -471,6 +485,8 @@ impl<L: Copy> Requester<L> {
             if self.frontier != self.unacked {
                 self.window.unanswered();
                 let again = self.retry(counters);
+                // The first packet that goes again asks whether the peer is there.
+                self.unasked = ASK_EVERY;
                 return again.map_err(|outcome| Failure { outcome, psn: None, cause: Cause::Request });
             }
         }

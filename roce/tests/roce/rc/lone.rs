@@ -100,7 +100,7 @@ impl Lone {
 
 pub(super) const FINE: Syndrome = Syndrome::Ack(Credits::UNLIMITED);
 pub(super) const SEQUENCE: Syndrome = Syndrome::Nak(Nak::Sequence);
-const AT: Remote = Remote { va: BASE, rkey: KEY };
+pub(super) const AT: Remote = Remote { va: BASE, rkey: KEY };
 pub(super) const NOTHING: Op = Op::Send(Extra::Nothing);
 
 pub(super) fn reth(len: u32) -> Extension {
@@ -477,26 +477,21 @@ fn what_was_done_before_a_refusal_is_acknowledged_still() {
     assert_eq!(closed(Opcode::RC_WRITE_ONLY, 201, reth(5)), [(Opcode::RC_ACKNOWLEDGE, 201)]);
 }
 
+/// What is sent again since the peer had no receive may be lost in turn, of which it tells once; and of what it dropped behind that.
 #[test]
-fn without_credit_a_message_waits_for_an_answer() {
-    let mut end = Lone::new(|config| config);
-    (0..4).for_each(|_| end.post(NOTHING, 0));
-    end.post(Op::Write(AT, None), 0);
-    assert_eq!(end.sends().len(), 5, "until the peer counts");
-    end.hears(
-        Opcode::RC_ACKNOWLEDGE,
-        104,
-        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(1)), msn: Msn::new(5) }),
-        b"",
-    );
+fn a_loss_while_it_is_sent_again_for_another_reason_is_made_good_at_once() {
+    let mut end = Lone::new(|config| ReliableConfig { ack_timeout: None, ..config });
     (0..3).for_each(|_| end.post(NOTHING, 0));
-    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 105)]);
-    end.hears(
-        Opcode::RC_ACKNOWLEDGE,
-        105,
-        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(0)), msn: Msn::new(6) }),
-        b"",
-    );
-    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 106)], "one, to learn of new credit");
-    assert_eq!(end.sends(), []);
+    assert_eq!(end.sends().len(), 3);
+    end.is_answered(100, Syndrome::ReceiverNotReady(RnrTimer::from_code(1)));
+    end.is_answered(100, SEQUENCE);
+    assert_eq!(end.sends(), [], "of what was dropped behind the first");
+    end.now += RnrTimer::from_code(1).wait();
+    assert_eq!(end.sends().len(), 3);
+    end.is_answered(100, SEQUENCE);
+    assert_eq!(end.sends().len(), 3);
+    end.is_answered(100, SEQUENCE);
+    assert_eq!(end.sends(), [], "it was told once");
+    end.is_answered(102, FINE);
+    assert_eq!((end.done(), end.rc.timeout()), (3, None));
 }

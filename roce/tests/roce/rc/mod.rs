@@ -1,6 +1,7 @@
 //! Reliable connections.
 
 mod acknowledgments;
+mod credits;
 mod faults;
 mod goodput;
 mod hostile;
