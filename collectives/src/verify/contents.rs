@@ -8,7 +8,7 @@ use super::order::Order;
 use super::rank_set::{Allowance, RankSet};
 use super::replay::{At, Event, replay};
 use crate::pieces::Pieces;
-use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
+use crate::plan::{Buffers, Collective, Plan, Program, Slice, Spec, StepKind};
 
 /// Checks that every rank ends with what the collective promises. Gives whether all contributions are combined in the
 /// canonical order.
@@ -224,36 +224,65 @@ impl All<'_> {
 
     /// Checks all results. Gives whether they are combined in the canonical order.
     fn outputs(self) -> Result<bool, VerifyError> {
-        let canonical = Order::canonical(self.plan.spec.ranks.0);
-        let mut promises = Promises::new(&self.plan.spec);
-        let mut ordered = true;
+        let spec = &self.plan.spec;
+        let mut promises = Promises::new(spec);
+        let mut orders = Orders {
+            canonical: Order::canonical(spec.ranks.0),
+            all_are: true,
+            first: (spec.collective == Collective::AllReduce).then(|| Pieces::new(spec.output(0).len, Order::NONE)),
+        };
         for (rank, memory) in (0..).zip(self.memory) {
-            ordered &= output(&self.plan.spec, rank, memory, promises.next(rank), &self.combinations, canonical)?;
+            output(spec, rank, memory, promises.next(rank), &self.combinations, &mut orders)?;
         }
-        Ok(ordered)
+        Ok(orders.all_are)
     }
 }
 
-/// Checks a rank's result. Gives whether it is combined in the canonical order.
+/// In which orders results are combined.
+struct Orders {
+    canonical: Order,
+    /// All are, in the canonical order.
+    all_are: bool,
+    /// That of each element on rank 0, where all ranks are to have the same.
+    first: Option<Pieces<Order>>,
+}
+
+impl Orders {
+    /// Elements of a rank's result. What is wrong with their order, if anything.
+    fn note(&mut self, rank: u32, (from, to): (u64, u64), order: Order) -> Option<OutputFault> {
+        self.all_are &= order == self.canonical;
+        let first = self.first.as_mut()?;
+        if rank == 0 {
+            first.set(from, to, order);
+            return None;
+        }
+        let same = |_, _, on_first: &Order| if *on_first == order { Ok(()) } else { Err(OutputFault::Differs) };
+        first.read(from, to, same).err()
+    }
+}
+
+/// Checks a rank's result.
 fn output(
     spec: &Spec,
     rank: u32,
     mut memory: Memory,
     promised: Vec<Part>,
     combinations: &Combinations,
-    canonical: Order,
-) -> Result<bool, VerifyError> {
-    let mut ordered = true;
+    orders: &mut Orders,
+) -> Result<(), VerifyError> {
     for want in promised {
         let Slice { offset, len, buffer } = want.slice;
         memory[buffer].read(offset, offset + len, |from, to, held| {
-            let fault = fault(held, &want, combinations, spec.finish);
-            ordered &= !spec.collective.reduces() || held.is_nothing() || combinations.order(held.what) == canonical;
+            let mut fault = fault(held, &want, combinations, spec.finish);
+            if fault.is_none() && spec.collective.reduces() {
+                let place = (from - offset, to - offset);
+                fault = orders.note(rank, place, combinations.order(held.what));
+            }
             let slice = part(want.slice, from, to);
             fault.map_or(Ok(()), |fault| Err(VerifyError::Output { rank, slice, fault }))
         })?;
     }
-    Ok(ordered)
+    Ok(())
 }
 
 /// What is wrong with what is held where `want` was promised.
@@ -309,7 +338,7 @@ fn part(whole: Slice, from: u64, to: u64) -> Slice {
 mod tests {
     use super::*;
     use crate::algorithms::{Algorithm, Recipe};
-    use crate::plan::{Collective, Elements, FORMAT, Ranks};
+    use crate::plan::{Elements, FORMAT, Ranks};
 
     /// Of scratch that is put together of ever more parts, all of which are copied by the next step.
     #[test]

@@ -281,16 +281,29 @@ pub enum OutputFault {
     /// It was not finished.
     #[error("unfinished")]
     Unfinished,
+    /// Rank 0 combines the same contributions in another order, so that the last bits may differ.
+    #[error("combined in another order than on rank 0, where each rank is to have the same bits")]
+    Differs,
 }
 
 struct Cycle<'a>(&'a [(u32, u32)]);
 
 impl fmt::Display for Cycle<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (rank, step)) in self.0.iter().enumerate() {
+        let Self(cycle) = self;
+        let shown = if cycle.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { cycle.len() };
+        for (i, (rank, step)) in cycle[..shown].iter().enumerate() {
             let then = if i == 0 { "" } else { ", that for " };
             write!(f, "{then}step {step} of rank {rank}")?;
         }
-        Ok(())
+        match cycle[shown..] {
+            [ref more @ .., (rank, step)] => {
+                write!(f, ", that by way of {} more for step {step} of rank {rank}", more.len())
+            }
+            [] => Ok(()),
+        }
     }
 }
+
+/// Steps of a cycle that are named.
+const MOST_SHOWN: usize = 12;

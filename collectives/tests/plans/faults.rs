@@ -244,6 +244,41 @@ fn outputs() {
     assert_eq!(fault_of(moved), VerifyError::Output { rank, slice, fault });
 }
 
+/// Each rank adds the others' to its own, from the next one on: (0 + 1) + 2 is not (2 + 0) + 1, of floating point.
+#[test]
+fn ranks_that_end_with_different_bits() {
+    let of = |order: [[u32; 2]; 3]| {
+        let input = Slice { buffer: qpair_collectives::Buffer::Input, ..WHOLE };
+        let programs = order.map(|peers| {
+            let [first, second] = peers.map(|peer| RecvReduce { peer, dst: WHOLE });
+            let [to_one, to_other] = peers.map(|peer| Send { peer, src: input });
+            let copy = Copy { src: input, dst: WHOLE };
+            program([(copy, &[]), (to_one, &[]), (to_other, &[]), (first, &[0]), (second, &[3])])
+        });
+        let mut plan = plan(Collective::AllReduce, programs);
+        plan.spec.in_place = false;
+        plan
+    };
+    let expected = VerifyError::Output { rank: 1, slice: WHOLE, fault: OutputFault::Differs };
+    assert_eq!(fault_of(of([[1, 2], [2, 0], [0, 1]])), expected);
+    // Only the first two may change places: the last rank has (2 + 0) + 1.
+    let expected = VerifyError::Output { rank: 2, slice: WHOLE, fault: OutputFault::Differs };
+    assert_eq!(fault_of(of([[1, 2], [0, 2], [0, 1]])), expected);
+}
+
+/// However many wait for each other, some are named.
+#[test]
+fn a_long_deadlock_is_told_in_few_words() {
+    let nothing = Copy { src: Slice::EMPTY, dst: Slice::EMPTY };
+    let mut zero = program([(Recv { peer: 1, dst: WHOLE }, &[])]);
+    (0..100_000).for_each(|step| _ = zero.push(nothing, [step]));
+    zero.push(Send { peer: 1, src: WHOLE }, [100_000]);
+    let one = program([(Recv { peer: 0, dst: WHOLE }, &[]), (Send { peer: 0, src: WHOLE }, &[0])]);
+    let error = fault_of(plan(Collective::AllReduce, [zero, one]));
+    let VerifyError::Deadlock { cycle, .. } = &error else { panic!("{error}") };
+    assert!(cycle.len() > 100_000 && error.to_string().len() < 1000, "{error}");
+}
+
 #[test]
 fn a_barrier_one_way_only() {
     let send = program([(Send { peer: 1, src: Slice::EMPTY }, &[])]);
