@@ -27,9 +27,7 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
     let (mut reads, mut order) = (Reads::default(), Order::of(program));
     for (number, step) in program.numbered() {
         order.come_to(number, step);
-        if order.steps_searched > MOST_SEARCHED {
-            return Err(VerifyError::Searches { rank, step: number, limit: MOST_SEARCHED });
-        }
+        order.within_limit(rank)?;
         let race = |slice: Slice, (from, to), other| {
             let slice = Slice { offset: from, len: to - from, ..slice };
             Err(VerifyError::Race { rank, step: number, other, slice })
@@ -40,7 +38,11 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
                     return race(src, (from, to), writer);
                 }
                 touched.read(number, &mut reads);
-                if reads.len() > limit { Err(VerifyError::Reads { rank, step: number, limit }) } else { Ok(()) }
+                order.steps_searched += 1;
+                if reads.len() > limit {
+                    return Err(VerifyError::Reads { rank, step: number, limit });
+                }
+                order.within_limit(rank)
             })?;
         }
         if let Some(dst) = step.kind.dst() {
@@ -56,9 +58,7 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
                 } else {
                     touched.writer().filter(|&writer| !order.is_after(writer))
                 };
-                if order.steps_searched > MOST_SEARCHED {
-                    return Err(VerifyError::Searches { rank, step: number, limit: MOST_SEARCHED });
-                }
+                order.within_limit(rank)?;
                 early.map_or(Ok(()), |other| race(dst, (from, to), other))
             })?;
             pieces.set(dst.offset, end, Touched::by(number));
@@ -80,7 +80,7 @@ struct Order<'a> {
     /// Steps before the one it has come to that were found, and whose dependencies were not looked at.
     found: BinaryHeap<u32>,
     searched: bool,
-    /// By all searches, and readers of what is written.
+    /// By all searches; and pieces that are read, and readers of what is written.
     steps_searched: u64,
 }
 
@@ -96,6 +96,12 @@ impl<'a> Order<'a> {
             searched: false,
             steps_searched: 0,
         }
+    }
+
+    /// Whether it has come so far by bounded work.
+    fn within_limit(&self, rank: u32) -> Result<(), VerifyError> {
+        let (step, limit) = (self.number, MOST_SEARCHED);
+        if self.steps_searched > limit { Err(VerifyError::Searches { rank, step, limit }) } else { Ok(()) }
     }
 
     /// The next step.
@@ -140,8 +146,8 @@ impl<'a> Order<'a> {
 
 /// No step.
 const NONE: u32 = u32::MAX;
-/// Of searches for a way from one step of a rank to another, and of readers of what is written: some seconds, and far more than any
-/// algorithm's plan takes.
+/// Of searches for a way from one step of a rank to another, of pieces that are read, and of readers of what is written: some seconds,
+/// and far more than any algorithm's plan takes.
 const MOST_SEARCHED: u64 = 1 << 27;
 
 #[cfg(test)]
@@ -195,6 +201,24 @@ mod tests {
         assert_eq!(of(300), Ok(()));
         let found = of(12_000);
         assert!(matches!(found, Err(VerifyError::Searches { step: 24_000, .. })), "{found:?}");
+    }
+
+    /// Elements that were written one by one, all of which are read over and over.
+    #[test]
+    fn pieces_that_are_read_together_have_a_bound() {
+        let of = |each: u32| {
+            let (mut program, elements) = (Program::new(), u64::from(each));
+            let mut push = |src, dst| {
+                let before = (program.len() as u32).checked_sub(1);
+                program.push(StepKind::Copy { src, dst }, before);
+            };
+            (0..elements).for_each(|at| push(Slice::data(0, 1), Slice::scratch(at, 1)));
+            (0..each).for_each(|_| push(Slice::scratch(0, elements), Slice::scratch(elements, elements)));
+            check(&Spec::all_reduce(Ranks(1), Elements(1), 8), 0, &program)
+        };
+        assert_eq!(of(300), Ok(()));
+        let found = of(12_000);
+        assert!(matches!(found, Err(VerifyError::Searches { step: 12_000.., .. })), "{found:?}");
     }
 
     #[test]
