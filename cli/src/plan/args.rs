@@ -52,7 +52,7 @@ pub struct Terms {
     /// The rank whose vector is taken, or that gets the result; of a transfer the one that gives to the next [default: 0]
     #[arg(long, value_name = "RANK")]
     root: Option<u32>,
-    /// From one vector into another, instead of in place
+    /// From one vector into another, instead of in place; scatter and gather do so always
     #[arg(long)]
     separate: bool,
     /// Bytes of a segment, in which long vectors are pipelined; takes K, M, G [default: 128K]
@@ -148,9 +148,14 @@ impl Terms {
             }
             other => other.with_root(root),
         };
-        let element_size = self.dtype.unwrap_or(DataType::F32).size() as u32;
+        let element_size = match collective {
+            Collective::Barrier => 1,
+            _ => self.dtype.unwrap_or(DataType::F32).size() as u32,
+        };
         let mut spec = Spec::new(collective, Ranks(ranks), Elements(count), element_size);
-        if self.separate && collective != Collective::Barrier {
+        // As operations of communicators are.
+        let has_two = matches!(collective, Collective::Scatter { .. } | Collective::Gather { .. });
+        if (self.separate || has_two) && collective != Collective::Barrier {
             spec = spec.separate();
         }
         if self.finish {

@@ -258,19 +258,23 @@ impl Communicator {
     /// [started](Self::start) before is run to its end first, so that it waits for the other ranks.
     ///
     /// # Errors
-    /// [`CollectiveError::OwnPlan`] if it is for another number of ranks, or is not [proved right](Plan::verify). Where the
-    /// communicator has ended, also by what was started before, its error.
+    /// [`CollectiveError::OwnPlan`] if it is for another number of ranks, for what no operation is, as a gather in place, or is not
+    /// [proved right](Plan::verify). Where the communicator has ended, also by what was started before, its error.
     pub fn set_plan(&self, plan: Plan) -> Result<(), CollectiveError> {
         self.use_plan(plan, false)
     }
 
     /// The same; a plan that is `fixed` is used whatever the program asks for.
-    pub(crate) fn use_plan(&self, plan: Plan, fixed: bool) -> Result<(), CollectiveError> {
+    pub(crate) fn use_plan(&self, mut plan: Plan, fixed: bool) -> Result<(), CollectiveError> {
         let wrong = |why: String| CollectiveError::OwnPlan(why.into());
         if plan.spec.ranks.0 != self.size {
             return Err(wrong(format!("it is for {} ranks, and there are {}", plan.spec.ranks.0, self.size)));
         }
+        if let Some(why) = plan.spec.is_no_operation() {
+            return Err(wrong(format!("no operation would go by it: {why}")));
+        }
         let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
+        plan.spec = plan.spec.as_operation();
         // As all ranks find, and not only those two.
         if plan.programs.iter().any(has_too_many_messages) {
             return Err(wrong("it has more messages from one rank to another than can be numbered".to_owned()));

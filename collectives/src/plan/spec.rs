@@ -206,6 +206,29 @@ impl Spec {
         Self { finish: true, ..self }
     }
 
+    /// Why no operation of a communicator is this, if none is.
+    pub(crate) fn is_no_operation(&self) -> Option<&'static str> {
+        let is_ragged = matches!(self.counts, Counts::Ragged(_));
+        let has_two = is_ragged || matches!(self.collective, Collective::Scatter { .. } | Collective::Gather { .. });
+        match self.counts {
+            Counts::Pairs(_) | Counts::Own { .. } => Some(
+                "each rank knows its own counts alone of an all-to-all with counts, which goes by no plan that is given",
+            ),
+            _ if has_two && self.in_place => Some(
+                "scatter, gather and all that has a count for each rank go from one vector into another: have it do so",
+            ),
+            _ => None,
+        }
+    }
+
+    /// The same as operations of a communicator say it: a barrier has no elements of any size.
+    pub(crate) fn as_operation(self) -> Self {
+        match self.collective {
+            Collective::Barrier => Self::new(self.collective, self.ranks, Elements(0), 1),
+            _ => self,
+        }
+    }
+
     /// Whether messages are copied from rank to rank, where none has more than `longest` elements and those of up to `eager`
     /// bytes are; else they go straight from memory to memory, as do those of which one rank alone knows the lengths.
     pub(crate) fn copies(&self, longest: u64, eager: u64) -> bool {

@@ -447,6 +447,44 @@ fn a_plan_of_the_users_own_may_send_more_than_its_vector() {
     });
 }
 
+/// Whatever size of elements its file says.
+#[test]
+fn a_barrier_goes_by_a_plan_of_ones_own() {
+    use qpair_collectives::{Collective, Elements, Ranks, Recipe, Spec};
+    let spec = Spec::new(Collective::Barrier, Ranks(3), Elements(0), 4);
+    let plan = Recipe::new(spec, Algorithm::Flat).unwrap().plan();
+    on_ranks(3, |comm: Communicator| {
+        comm.set_plan(plan.clone()).unwrap();
+        comm.barrier().unwrap();
+        assert!(comm.explain().to_string().contains("by listed"), "{}", comm.explain());
+    });
+}
+
+/// It would never be used, and nobody would know.
+#[test]
+fn a_plan_for_what_no_operation_is_is_refused() {
+    use std::sync::Arc;
+
+    use qpair_collectives::{Collective, Counts, Elements, Ranks, Recipe, Spec};
+    let of = |collective, counts| Spec::new(collective, Ranks(2), Elements(4), 8).with_counts(counts);
+    let pairs = Counts::Pairs(Arc::new(vec![1, 2, 3, 4]));
+    let ragged = Counts::Ragged(Arc::new(vec![1, 2]));
+    for (spec, is_used) in [
+        (of(Collective::Gather { root: 0 }, Counts::Even(4)), false),
+        (of(Collective::Gather { root: 0 }, Counts::Even(4)).separate(), true),
+        (of(Collective::AllGather, ragged.clone()), false),
+        (of(Collective::AllGather, ragged).separate(), true),
+        (of(Collective::AllToAll, pairs).separate(), false),
+    ] {
+        let plan =
+            Recipe::new(spec.clone(), Algorithm::Flat).or(Recipe::new(spec, Algorithm::Pairwise)).unwrap().plan();
+        on_ranks(2, |comm: Communicator| match comm.set_plan(plan.clone()) {
+            Ok(()) => assert!(is_used, "{:?}", plan.spec),
+            Err(error) => assert!(!is_used && error.to_string().contains("no operation"), "{error}"),
+        });
+    }
+}
+
 /// It is right, and not for results that are to be the same whatever the algorithm.
 #[test]
 fn a_plan_of_ones_own_that_does_not_combine_in_order_is_refused_where_results_are_to_be_deterministic() {
