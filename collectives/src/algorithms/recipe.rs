@@ -196,7 +196,17 @@ impl Recipe {
         match self.spec.counts {
             // What two ranks agree on alone goes in one message, since how much others give is not known to both.
             Counts::Pairs(_) | Counts::Own { .. } => u64::MAX,
-            _ => self.shape.segment.max(self.spec.total().div_ceil(MAX_SEGMENTS)).max(1),
+            _ => self.shape.segment.max(self.spec.total().div_ceil(self.most_segments())).max(1),
+        }
+    }
+
+    /// The most segments of a vector.
+    fn most_segments(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::Flat | Algorithm::ParameterServer => {
+                (MAX_MESSAGES / u64::from(self.spec.ranks.0)).clamp(1, MAX_SEGMENTS)
+            }
+            _ => MAX_SEGMENTS,
         }
     }
 
@@ -242,6 +252,8 @@ impl Recipe {
 /// The most segments of a vector. It keeps a rank's program within some 16,000 steps, however long the vector and short the
 /// segments asked for.
 const MAX_SEGMENTS: u64 = 4096;
+/// The most messages that a rank gets which has one of each other rank for each segment: some 200,000 steps.
+const MAX_MESSAGES: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -258,6 +270,29 @@ mod tests {
         assert_eq!(size(Algorithm::Flat, Collective::Barrier), 4 * 999);
         assert_eq!(size(Algorithm::Direct, Collective::ReduceScatter), 2 * 1000 * 999);
         assert_eq!(size(Algorithm::Flat, Collective::AllGather), 1000 * 1000);
+    }
+
+    /// However long the vector, and also where one rank hears all others.
+    #[test]
+    fn programs_have_a_bound() {
+        for (ranks, algorithm, ordered) in [
+            (1024, Algorithm::Flat, true),
+            (1024, Algorithm::Flat, false),
+            (4096, Algorithm::ParameterServer, true),
+            (4096, Algorithm::ParameterServer, false),
+            (1024, Algorithm::BinomialTree, false),
+        ] {
+            let collective = if algorithm == Algorithm::ParameterServer {
+                Collective::AllReduce
+            } else {
+                Collective::Reduce { root: 0 }
+            };
+            let spec = Spec::new(collective, Ranks(ranks), Elements(1 << 30), 4);
+            let mut recipe = Recipe::new(spec, algorithm).unwrap();
+            (recipe.shape.ordered, recipe.shape.segment) = (ordered, 1);
+            let steps = recipe.program(0).len();
+            assert!((1000..250_000).contains(&steps), "{steps} steps of {algorithm} among {ranks}, ordered: {ordered}");
+        }
     }
 
     #[test]
