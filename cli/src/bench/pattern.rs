@@ -1,7 +1,7 @@
 //! Inputs whose results are the same bits in whatever order they are made, and the comparison with what must come out.
 
 use bytemuck::{bytes_of, cast_slice, cast_slice_mut};
-use qpair::collectives::{Collective, Spec};
+use qpair::collectives::{Collective, Counts, Spec};
 use qpair::verbs::calc::ReduceOp;
 
 use super::operation::Operation;
@@ -13,27 +13,42 @@ use super::scalar::Scalar;
 /// place of the table.
 #[derive(Clone, Debug)]
 pub struct Pattern<T> {
-    given: Vec<T>,
-    result: Vec<T>,
+    /// By period.
+    tables: [Table<T>; 2],
     rank: usize,
     ranks: usize,
     operation: Operation,
 }
 
+/// What a rank gives, and what must come out.
+#[derive(Clone, Debug)]
+struct Table<T> {
+    given: Vec<T>,
+    result: Vec<T>,
+}
+
+impl<T: Scalar> Table<T> {
+    fn new(period: usize, op: Option<ReduceOp>, rank: usize, ranks: usize) -> Option<Self> {
+        let Some(op) = op else {
+            let given: Vec<T> = (0..period).map(|at| visible(T::any(hash(0, at)))).collect();
+            return Some(Table { result: given.clone(), given });
+        };
+        let of = |rank| -> Vec<T> { (0..period).map(|at| contribution(op, rank, ranks, at)).collect() };
+        Some(Table { given: of(rank), result: combined(op, ranks, of)? })
+    }
+}
+
 impl<T: Scalar> Pattern<T> {
     /// The pattern of `rank` among `ranks`, or `None` for an operation that this check does not know.
     pub fn new(operation: Operation, op: Option<ReduceOp>, rank: usize, ranks: usize) -> Option<Self> {
-        let (given, result) = match op {
-            None => {
-                let table: Vec<T> = (0..PERIOD).map(|at| visible(T::any(hash(0, at)))).collect();
-                (table.clone(), table)
-            }
-            Some(op) => {
-                let of = |rank| -> Vec<T> { (0..PERIOD).map(|at| contribution(op, rank, ranks, at)).collect() };
-                (of(rank), combined(op, ranks, of)?)
-            }
-        };
-        Some(Pattern { given, result, rank, ranks, operation })
+        let [first, second] = PERIODS.map(|period| Table::new(period, op, rank, ranks));
+        Some(Pattern { tables: [first?, second?], rank, ranks, operation })
+    }
+
+    /// The table for such blocks, the same on all ranks: none whose period they have.
+    fn table(&self, spec: &Spec) -> &Table<T> {
+        let repeats = matches!(spec.counts, Counts::Even(block) if block.is_multiple_of(PERIODS[0] as u64));
+        &self.tables[usize::from(repeats)]
     }
 
     /// Fills what a rank gives with its pattern, and all else with what no result is: `input` and `data` of the operation.
@@ -47,7 +62,7 @@ impl<T: Scalar> Pattern<T> {
         let vector = if spec.in_place { data } else { input };
         let vector = &mut vector[given.offset as usize..][..given.len as usize];
         let mut done = 0;
-        for piece in pieces(&self.given, self.turn(self.rank), vector.len()) {
+        for piece in pieces(&self.table(spec).given, self.turn(self.rank), vector.len()) {
             vector[done..done + piece.len()].copy_from_slice(piece);
             done += piece.len();
         }
@@ -59,7 +74,7 @@ impl<T: Scalar> Pattern<T> {
         let mut output = &data[output.offset as usize..][..output.len as usize];
         let mut wrong = 0;
         for (len, at) in self.parts(spec, output.len()) {
-            for piece in pieces(&self.result, at, len) {
+            for piece in pieces(&self.table(spec).result, at, len) {
                 let (is, rest) = output.split_at(piece.len());
                 wrong += differing(is, piece);
                 output = rest;
@@ -186,8 +201,8 @@ fn hash(rank: usize, at: usize) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A prime, so that a block in the wrong place shows whatever its size.
-const PERIOD: usize = 4093;
+/// Primes, one of which no block up to 16 million elements is a multiple of: so that one in the wrong place shows.
+const PERIODS: [usize; 2] = [4093, 4091];
 /// From one rank's place in the table to the next; no two ranks of a few thousand have the same.
 const TURN: usize = 1009;
 /// The bytes of memory that an operation did not write. No input that moves is made of them.

@@ -3,6 +3,7 @@ use qpair::verbs::calc::{DataType, Element, F8E4M3, F8E5M2, bf16, f16};
 use super::super::operation::{Call, Placement};
 use super::*;
 
+const PERIOD: usize = PERIODS[0];
 /// More than a period, so that it begins again.
 const LEN: usize = PERIOD + 100;
 
@@ -128,4 +129,38 @@ fn blocks_that_move_are_told_apart() {
     let spec = Operation::AllGather.spec(&Call { count: 50, ..call::<f32>(None, 0) }, 2, 3);
     assert_eq!(pattern.wrong(&spec, &gather([0, 1, 2])), 0);
     assert!(pattern.wrong(&spec, &gather([0, 2, 1])) > 90);
+}
+
+/// Also where all blocks would be alike.
+#[test]
+fn a_block_in_the_wrong_place_shows_whatever_its_length() {
+    let ranks = 4;
+    for (operation, op) in [
+        (Operation::ReduceScatter, Some(ReduceOp::Sum)),
+        (Operation::Scatter, None),
+        (Operation::AllToAll, None),
+        (Operation::AllGather, None),
+    ] {
+        for block in [1000, PERIODS[0], 2 * PERIODS[0], PERIODS[1]] {
+            let call = Call { placement: Placement::OutOfPlace, count: block * ranks, ..call::<f32>(op, 0) };
+            let pattern = Pattern::<f32>::new(operation, op, 1, ranks).expect("known");
+            let spec = operation.spec(&call, 1, ranks);
+            let [one, other] = [1, 2].map(|rank| {
+                let own = Pattern::<f32>::new(operation, op, rank, ranks).expect("known");
+                let spec = operation.spec(&call, rank, ranks);
+                let parts = own.parts(&spec, spec.output(rank as u32).len as usize);
+                let result = &own.table(&spec).result;
+                parts.into_iter().flat_map(|(len, at)| pieces(result, at, len).flatten().copied()).collect::<Vec<f32>>()
+            });
+            assert_eq!(pattern.wrong(&spec, &one), 0, "{operation:?} of {block}");
+            match operation {
+                // All ranks get the same, and in one order.
+                Operation::AllGather => {
+                    let turned: Vec<f32> = [&one[block..], &one[..block]].concat();
+                    assert!(pattern.wrong(&spec, &turned) > 0, "{operation:?} of {block}");
+                }
+                _ => assert!(pattern.wrong(&spec, &other) > 0, "{operation:?} of {block}"),
+            }
+        }
+    }
 }
