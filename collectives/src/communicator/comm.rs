@@ -274,7 +274,7 @@ impl Communicator {
             return Err(wrong(format!("no operation would go by it: {why}")));
         }
         let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
-        plan.spec = plan.spec.as_operation();
+        plan.spec = plan.spec.of_operation();
         // As all ranks find, and not only those two.
         if plan.programs.iter().any(has_too_many_messages) {
             return Err(wrong("it has more messages from one rank to another than can be numbered".to_owned()));

@@ -222,7 +222,7 @@ impl Spec {
     }
 
     /// The same as operations of a communicator say it: a barrier has no elements of any size.
-    pub(crate) fn as_operation(self) -> Self {
+    pub(crate) fn of_operation(self) -> Self {
         match self.collective {
             Collective::Barrier => Self::new(self.collective, self.ranks, Elements(0), 1),
             _ => self,
