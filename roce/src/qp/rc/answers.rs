@@ -66,8 +66,8 @@ impl Answers {
         self.fresh >= self.room
     }
 
-    /// Owes an acknowledgment of all up to `psn`; one that is owed last already goes further, or stays. True if it takes the place of what
-    /// would have the peer send again.
+    /// Owes an acknowledgment of all up to `psn`; of two in a row the further one is left. True if it takes the place of what would
+    /// have the peer send again.
     pub(super) fn done(&mut self, psn: Psn, msn: Msn) -> bool {
         let done = Answer { psn, msn, kind: Kind::Done };
         match self.queue.back_mut() {

@@ -21,6 +21,8 @@ pub(super) struct Request<L> {
     longest_read: u32,
     /// Packets of the answer to a READ that came.
     pub(super) answered: u32,
+    /// Its first packet went without credit: the others wait until that one is answered.
+    pub(super) is_limited: bool,
 }
 
 impl<L: Copy> Request<L> {
@@ -31,7 +33,7 @@ impl<L: Copy> Request<L> {
             Op::Send(_) | Op::Write(..) | Op::Read(_) => message::packets(work.len, config.mtu),
         };
         let messages = if let Op::Read(_) = work.op { packets.div_ceil(longest_read) } else { 1 };
-        Request { work, psn, packets, ssn: ssn.advance(messages - 1), longest_read, answered: 0 }
+        Request { work, psn, packets, ssn: ssn.advance(messages - 1), longest_read, answered: 0, is_limited: false }
     }
 
     /// True if it is done only once the peer has answered it: a READ or an atomic.

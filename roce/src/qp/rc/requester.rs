@@ -134,8 +134,9 @@ impl<L: Copy> Requester<L> {
         let is_last = packet + span == request.packets;
         let window = self.window.size();
         let is_full = after.since(self.unacked) >= window;
+        let is_limited = packet == 0 && self.lacks_credit(request);
         let asks = self.unasked + 1 >= (window / 4).clamp(1, ASK_EVERY);
-        let ack_request = is_last || is_full || asks || packet == 0 && self.lacks_credit(request);
+        let ack_request = is_last || is_full || asks || is_limited;
         let bth = Bth {
             ack_request,
             solicited: is_last && request.work.solicited && request.takes_receive(),
@@ -143,6 +144,11 @@ impl<L: Copy> Requester<L> {
         };
         let outgoing = Outgoing { headers: config.headers(bth, extension), payload: (request.work.local, offset), len };
         self.pending += u8::from(request.wants_answer());
+        if packet == 0
+            && let Some(request) = self.requests.get_mut((number - self.first) as usize)
+        {
+            request.is_limited = is_limited;
+        }
         self.cursor = if is_last {
             Cursor { request: number + 1, packet: 0 }
         } else {
@@ -176,11 +182,14 @@ impl<L: Copy> Requester<L> {
         if request.work.fence && self.pending > 0 && psn == request.psn {
             return false;
         }
-        // Without credit a packet is sent nevertheless, once all else is answered: its answer tells of new credit.
-        under_way == 0 || psn != request.psn || !self.lacks_credit(request)
+        if psn != request.psn {
+            return !request.is_limited || self.unacked != request.psn;
+        }
+        // Without credit the first packet is sent nevertheless, once all else is answered: its answer tells of new credit.
+        under_way == 0 || !self.lacks_credit(request)
     }
 
-    /// True if the peer has no receive for the message, as far as it told: a message that has begun goes on. IBA 9.7.7.2.
+    /// True if the peer has no receive for the message, as far as it told. IBA 9.7.7.2.
     fn lacks_credit(&self, request: &Request<L>) -> bool {
         request.takes_receive() && self.credit.is_some_and(|limit| request.ssn.relative_to(limit) > 0)
     }
@@ -270,11 +279,16 @@ impl<L: Copy> Requester<L> {
             Syndrome::Nak(Nak::Sequence) => {
                 counters.packet_seq_err += 1;
                 let _ = self.advance(psn, config.qpn, host);
-                // Where it is sent again for another reason, that was lost in turn; the peer tells of it once.
-                if psn == self.unacked && !self.was_told && self.cursor > self.oldest() {
-                    self.recovering = false;
+                let is_again = self.recovering && !self.was_told && psn == self.unacked && self.cursor > self.oldest();
+                if !is_again {
+                    return self.lost(counters);
                 }
-                self.lost(counters)
+                // It is sent again for another reason, and was lost in turn, of which the peer tells once. That may also be of
+                // the loss before: it takes no retry.
+                self.window.lost();
+                self.rewind();
+                self.was_told = true;
+                Ok(())
             }
             Syndrome::Nak(nak) => {
                 let _ = self.advance(psn, config.qpn, host);

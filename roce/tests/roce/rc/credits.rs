@@ -37,6 +37,19 @@ fn a_message_that_has_begun_goes_on_without_credit() {
     assert_eq!(end.sends().len(), 20, "the rest, and not the next");
 }
 
+/// Nor does all of it go before it is known that there is a receive.
+#[test]
+fn a_message_without_credit_begins_with_one_packet() {
+    let mut end = Lone::new(|config| config);
+    end.post(NOTHING, 0);
+    assert_eq!(end.sends().len(), 1);
+    counts(&mut end, 100, 1, 0);
+    end.post(NOTHING, 10 * 1024);
+    assert_eq!(end.sends(), [(Opcode::RC_SEND_FIRST, 101)]);
+    counts(&mut end, 101, 1, 0);
+    assert_eq!(end.sends().len(), 9, "it has begun");
+}
+
 #[test]
 fn an_older_count_takes_no_credit_back() {
     let mut end = Lone::new(|config| config);
