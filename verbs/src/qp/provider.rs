@@ -94,12 +94,14 @@ impl QpOptions {
     }
 
     /// Checks what does not depend on the device but for its deepest queue.
-    pub(crate) fn check(&self, max_wr: u32) -> Result<(), CreateError> {
+    pub(crate) fn check(&self, max_wr: u32, shared_receives: bool) -> Result<(), CreateError> {
         let range = |what, asked: u64, limit: u64| {
             if asked == 0 || asked > limit { Err(CreateError::OutOfRange { what, asked, limit }) } else { Ok(()) }
         };
         range("a send queue", self.send_depth.into(), max_wr.into())?;
-        range("a receive queue", self.recv_depth().into(), max_wr.into())?;
+        if !shared_receives {
+            range("a receive queue", self.recv_depth().into(), max_wr.into())?;
+        }
         for (what, count) in [("a retry count", self.retry_count), ("an RNR retry count", self.rnr_retry)] {
             if count > 7 {
                 return Err(CreateError::OutOfRange { what, asked: count.into(), limit: 7 });

@@ -289,6 +289,6 @@ const MAX_SHARED_LINES: u32 = 4096;
 /// messages to wait. Half of the lines are enough for messages placed directly, and fewer are put inside the ring then.
 fn lines_of_shared(receives: u32, unpolled: Option<u32>) -> u32 {
     let ample = (receives * LINES_PER_RECEIVE).clamp(MIN_LINES, AMPLE_LINES);
-    let unpolled = unpolled.map_or(receives, |unpolled| unpolled.min(receives).next_power_of_two());
+    let unpolled = unpolled.map_or(receives, |unpolled| unpolled.clamp(1, receives).next_power_of_two());
     (unpolled * 2).clamp(ample, MAX_SHARED_LINES)
 }

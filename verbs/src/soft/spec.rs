@@ -30,7 +30,7 @@ impl QpSpec {
         [send_cq, recv_cq]: [&CqHandle; 2],
         srq: Option<&SrqHandle>,
     ) -> Result<Self, CreateError> {
-        options.check(MAX_WR)?;
+        options.check(MAX_WR, srq.is_some())?;
         if options.port != 1 {
             return Err(CreateError::OutOfRange { what: "a port number", asked: options.port.into(), limit: 1 });
         }

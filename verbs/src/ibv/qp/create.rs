@@ -90,7 +90,7 @@ impl OwnedQp {
         srq: Option<&SrqHandle>,
     ) -> Result<Self, CreateError> {
         let device = pd.device();
-        options.check(device.attributes().max_qp_wr.min(MOST_SLOTS))?;
+        options.check(device.attributes().max_qp_wr.min(MOST_SLOTS), srq.is_some())?;
         let (send_cq, recv_cq) = (own_cq(send_cq, device)?, own_cq(recv_cq, device)?);
         let srq = srq.map(|srq| own_srq(srq, pd)).transpose()?;
         let ports = device.attributes().ports;
