@@ -40,7 +40,7 @@ pub struct Recipe {
 #[serde(default, deny_unknown_fields)]
 pub struct Shape {
     /// Elements of a segment, in which long vectors are pipelined; 0 counts as 1. An algorithm enlarges segments where there
-    /// would be thousands.
+    /// would be thousands of steps.
     pub segment: u64,
     /// Rings that share a vector, each over other neighbours; 0 counts as 1.
     pub channels: u32,
@@ -204,7 +204,9 @@ impl Recipe {
     fn most_segments(&self) -> u64 {
         match self.algorithm {
             Algorithm::Flat | Algorithm::ParameterServer => {
-                (MAX_MESSAGES / u64::from(self.spec.ranks.0)).clamp(1, MAX_SEGMENTS)
+                // What is combined in one order has some segments of scratch, which are not to be of much of the vector.
+                let messages = if self.shape.ordered { 4 * MAX_MESSAGES } else { MAX_MESSAGES };
+                (messages / u64::from(self.spec.ranks.0)).clamp(1, MAX_SEGMENTS)
             }
             _ => MAX_SEGMENTS,
         }
@@ -252,7 +254,7 @@ impl Recipe {
 /// The most segments of a vector. It keeps a rank's program within some 16,000 steps, however long the vector and short the
 /// segments asked for.
 const MAX_SEGMENTS: u64 = 4096;
-/// The most messages that a rank gets which has one of each other rank for each segment: some 200,000 steps.
+/// The most messages that a rank gets which has one of each other rank for each segment: some 200,000 steps, or four times as many.
 const MAX_MESSAGES: u64 = 1 << 16;
 
 #[cfg(test)]
@@ -290,8 +292,13 @@ mod tests {
             let spec = Spec::new(collective, Ranks(ranks), Elements(1 << 30), 4);
             let mut recipe = Recipe::new(spec, algorithm).unwrap();
             (recipe.shape.ordered, recipe.shape.segment) = (ordered, 1);
-            let steps = recipe.program(0).len();
-            assert!((1000..250_000).contains(&steps), "{steps} steps of {algorithm} among {ranks}, ordered: {ordered}");
+            let program = recipe.program(0);
+            let steps = program.len();
+            assert!(program.scratch() <= (1 << 30) / 2, "{} elements of scratch", program.scratch());
+            assert!(
+                (1000..if ordered { 1_000_000 } else { 250_000 }).contains(&steps),
+                "{steps} steps of {algorithm} among {ranks}, ordered: {ordered}"
+            );
         }
     }
 

@@ -209,13 +209,19 @@ impl Spec {
     /// Why no operation of a communicator is this, if none is.
     pub(crate) fn is_no_operation(&self) -> Option<&'static str> {
         let is_ragged = matches!(self.counts, Counts::Ragged(_));
-        let has_two = is_ragged || matches!(self.collective, Collective::Scatter { .. } | Collective::Gather { .. });
-        match self.counts {
-            Counts::Pairs(_) | Counts::Own { .. } => Some(
-                "each rank knows its own counts alone of an all-to-all with counts, which goes by no plan that is given",
+        let goes_over = match self.collective {
+            Collective::Scatter { .. } | Collective::Gather { .. } | Collective::Transfer { .. } => true,
+            _ => is_ragged,
+        };
+        match (&self.counts, self.collective, self.in_place) {
+            (Counts::Pairs(_) | Counts::Own { .. }, ..) => Some(
+                "each rank knows its own counts alone of an all-to-all with counts, which no plan that is given goes by",
             ),
-            _ if has_two && self.in_place => Some(
-                "scatter, gather and all that has a count for each rank go from one vector into another: have it do so",
+            (_, Collective::Broadcast { .. }, false) => {
+                Some("a broadcast is of one vector on each rank: have it be in place")
+            }
+            (_, _, true) if goes_over => Some(
+                "scatter, gather, transfers and what has a count for each rank go from one vector into another: have it do so",
             ),
             _ => None,
         }

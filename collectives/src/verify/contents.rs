@@ -229,7 +229,7 @@ impl All<'_> {
         let mut orders = Orders {
             canonical: Order::canonical(spec.ranks.0),
             all_are: true,
-            first: (spec.collective == Collective::AllReduce).then(|| Pieces::new(spec.output(0).len, Order::NONE)),
+            first: (spec.collective == Collective::AllReduce).then(Runs::default),
         };
         for (rank, memory) in (0..).zip(self.memory) {
             output(spec, rank, memory, promises.next(rank), &self.combinations, &mut orders)?;
@@ -243,8 +243,38 @@ struct Orders {
     canonical: Order,
     /// All are, in the canonical order.
     all_are: bool,
-    /// That of each element on rank 0, where all ranks are to have the same.
-    first: Option<Pieces<Order>>,
+    /// Those on rank 0, where all ranks are to have the same.
+    first: Option<Runs>,
+}
+
+/// Orders of elements in a row, and where each ends.
+#[derive(Default)]
+struct Runs {
+    ends: Vec<(u64, Order)>,
+    /// The one that was looked at last.
+    at: usize,
+}
+
+impl Runs {
+    /// The next elements, up to `to`.
+    fn add(&mut self, to: u64, order: Order) {
+        match self.ends.last_mut() {
+            Some((end, last)) if *last == order => *end = to,
+            _ => self.ends.push((to, order)),
+        }
+    }
+
+    /// Whether those elements have that order; to be asked from the first on, of each rank anew.
+    fn has(&mut self, (from, to): (u64, u64), order: Order) -> bool {
+        if from == 0 {
+            self.at = 0;
+        }
+        while self.ends.get(self.at).is_some_and(|(end, _)| *end <= from) {
+            self.at += 1;
+        }
+        // Two in a row differ, so that no more than one can be right.
+        self.ends.get(self.at).is_some_and(|(end, first)| *end >= to && *first == order)
+    }
 }
 
 impl Orders {
@@ -253,11 +283,10 @@ impl Orders {
         self.all_are &= order == self.canonical;
         let first = self.first.as_mut()?;
         if rank == 0 {
-            first.set(from, to, order);
+            first.add(to, order);
             return None;
         }
-        let same = |_, _, on_first: &Order| if *on_first == order { Ok(()) } else { Err(OutputFault::Differs) };
-        first.read(from, to, same).err()
+        (!first.has((from, to), order)).then_some(OutputFault::Differs)
     }
 }
 

@@ -64,6 +64,7 @@ impl Plan {
     ///
     /// - Every element of every result holds each contribution that belongs to it exactly once, and nothing else, and is
     ///   finished if it is to be. Barrier: every rank's exit depends on every rank's entry.
+    /// - All ranks end an all-reduce with the same bits: each element's contributions are combined in one order.
     /// - No deadlock, even where each send waits for its receive, and there is room for one message at a time from one
     ///   rank to another.
     /// - No race: of two steps of a rank that touch the same elements, one of them to write, the

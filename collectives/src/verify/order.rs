@@ -6,9 +6,6 @@
 pub(super) struct Order(u64);
 
 impl Order {
-    /// Of nothing.
-    pub(super) const NONE: Self = Self(0);
-
     /// The contribution of `rank`.
     pub(super) fn of(rank: u32) -> Self {
         Self(mix(u64::from(rank) + 1, 0))

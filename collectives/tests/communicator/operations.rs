@@ -475,6 +475,8 @@ fn a_plan_for_what_no_operation_is_is_refused() {
         (of(Collective::AllGather, ragged.clone()), false),
         (of(Collective::AllGather, ragged).separate(), true),
         (of(Collective::AllToAll, pairs).separate(), false),
+        (of(Collective::Transfer { from: 0, to: 1 }, Counts::Even(4)), true),
+        (of(Collective::Broadcast { root: 0 }, Counts::Even(4)), true),
     ] {
         let plan =
             Recipe::new(spec.clone(), Algorithm::Flat).or(Recipe::new(spec, Algorithm::Pairwise)).unwrap().plan();
