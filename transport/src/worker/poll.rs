@@ -201,7 +201,7 @@ impl Worker {
     /// How long to sleep at most.
     fn longest_sleep(&self, now: Duration, deadline: Option<Duration>) -> Option<Duration> {
         let chores = self.chores().then(|| now + CHORES);
-        let timers = [self.timers.next(), self.sockets.next_deadline(), self.deadlines.next()];
+        let timers = [self.timers.next(), self.sockets.next_deadline(), self.deadlines.next(), self.staging.look_due()];
         let copies = self.staging.is_copying().then(|| now + COPYING);
         let until = timers.into_iter().chain([deadline, chores, copies]).flatten().min();
         // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
@@ -460,9 +460,6 @@ impl Worker {
                 endpoint.link.want(key);
                 self.pump(ep.index as usize);
             }
-        }
-        if !self.inbox.is_stalled() {
-            self.staging.nobody_waits();
         }
     }
 }

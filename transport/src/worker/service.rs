@@ -8,7 +8,6 @@ use super::datagram::line_of;
 use super::endpoint::Stage;
 use super::error::{CloseReason, Lost, WorkerError};
 use super::seen::Note;
-use super::staging::{PATIENCE, Parts};
 use super::work_id::{Job, wr_id};
 use super::{Worker, datagram};
 use crate::engine::Pulse;
@@ -109,6 +108,7 @@ impl Worker {
         self.look_at_parting()?;
         self.staging.replace_kept(&self.pd);
         self.look_at_recovering()?;
+        self.look_at_parts(now);
         if self.pool.is_relieved() {
             self.resume();
         }
@@ -194,17 +194,10 @@ impl Worker {
         if endpoint.is_late(now, self.config.close_timeout) {
             return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
         }
-        let ep = endpoint.id;
-        let parts = match self.look_at_parts(ep, now) {
-            Parts::Fine => None,
-            Parts::Due(due) => Some(due),
-            Parts::Missing => return self.fail(index, CloseReason::PartsTimedOut(PATIENCE)),
-        };
-        let Some(endpoint) = self.endpoints.at(index) else { return };
         let life = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
         let trial = endpoint.trial.as_ref().map(|_| now);
         let closing = endpoint.closing.as_ref().map(|closing| closing.due(self.config.close_timeout));
-        let due = [life, closing, trial, parts].into_iter().flatten().min();
+        let due = [life, closing, trial].into_iter().flatten().min();
         if let Some(due) = due {
             // Not before the next look: what could not be done now is tried again then.
             self.schedule(index, due.max(now + INTERVAL));

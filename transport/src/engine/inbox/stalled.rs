@@ -21,10 +21,13 @@ impl<M, B> Inbox<M, B> {
         !self.stalled.is_empty()
     }
 
-    /// The lengths of payloads that wait for memory, of other peers than that one.
-    pub(crate) fn stalled_beside(&self, peer: Peer) -> impl Iterator<Item = u64> {
-        let entries = self.stalled.iter().filter_map(|(_, key)| self.entries.get(*key));
-        entries.filter(move |entry| entry.peer != peer).map(|entry| entry.len)
+    /// Whose payloads wait for memory, and how long they are: not those that have found a receive's own since.
+    pub(crate) fn stalled(&self) -> impl Iterator<Item = (Peer, u64)> {
+        self.stalled.iter().filter_map(|(peer, key)| {
+            let entry = self.entries.get(*key)?;
+            let Stage::Wanted(_, posted) = &entry.stage else { return None };
+            posted.as_ref().is_none_or(|posted| posted.staged).then_some((*peer, entry.len))
+        })
     }
 
     /// There is memory again: what waits for it can be read.

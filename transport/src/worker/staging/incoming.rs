@@ -254,7 +254,6 @@ impl Worker {
             failed: None,
         });
         self.go_on(key);
-        self.watch_parts();
     }
 
     /// The peer offers part of a payload.
@@ -278,7 +277,7 @@ impl Worker {
         }
         *offered += len as usize;
         parts.push_back((key, offer.remote(len)));
-        self.staging.lets_go_on(ep);
+        self.staging.holds_up_nobody(ep);
         self.go_on(at);
     }
 
@@ -391,7 +390,6 @@ impl Worker {
             self.staging.lose_rest(key);
         }
         self.go_on(key);
-        self.watch_parts();
     }
 
     /// The device does not take a piece.

@@ -16,13 +16,12 @@ use qpair_verbs::{Gpu, GpuBuffer, GpuError, GpuStage, MemoryError, ProtectionDom
 use slab::Slab;
 
 pub(crate) use incoming::PieceKey;
-pub(super) use patience::{PATIENCE, Parts};
 
 use super::Worker;
 use super::ids::EndpointId;
 use incoming::{Incoming, Piece, Queues};
 use outgoing::{Filling, Outgoing, Wanting};
-use patience::Holder;
+use patience::Patience;
 
 /// How far messages of GPUs' memory are.
 #[derive(Debug, Default)]
@@ -38,7 +37,7 @@ pub(super) struct Staging {
     /// Which of them comes first.
     turn: usize,
     pieces: Slab<Piece>,
-    holders: Vec<Holder>,
+    patience: Patience,
     /// Of payloads that have ended, and of peers that want nothing.
     spare_queues: Vec<Queues>,
     spare_payloads: Vec<VecDeque<Outgoing>>,

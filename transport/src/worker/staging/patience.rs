@@ -1,95 +1,93 @@
 //! Peers that have offered messages in parts, and offer no part, though others wait for the memory that is kept for these.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Staging;
-use super::incoming::Incoming;
+use crate::engine::Peer;
 use crate::worker::Worker;
+use crate::worker::error::CloseReason;
 use crate::worker::ids::EndpointId;
 
-/// A connection whose peer holds others up.
-#[derive(Debug)]
-pub(super) struct Holder {
-    ep: EndpointId,
-    /// When that was looked at last, and how often it was so all the while since.
-    looked: Duration,
-    looks: u32,
-}
-
-/// What a look at a peer that has offered messages in parts gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::worker) enum Parts {
-    /// It offers them, or holds up nobody.
-    Fine,
-    /// It holds others up, and is to be looked at again then.
-    Due(Duration),
-    /// It has done so for as long as it may.
-    Missing,
+/// Who holds others up, while somebody waits for memory.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// When that is looked at next.
+    due: Option<Duration>,
+    /// Connections that have held others up all the while for so many looks.
+    holders: HashMap<EndpointId, u32>,
 }
 
 impl Staging {
-    /// The peer has offered a part, or nobody waits for it to.
-    pub(super) fn lets_go_on(&mut self, ep: EndpointId) {
-        self.holders.retain(|holder| holder.ep != ep);
+    /// When it is to be looked at who holds others up.
+    pub(in crate::worker) fn look_due(&self) -> Option<Duration> {
+        self.patience.due
     }
 
-    /// Nobody waits for memory.
-    pub(in crate::worker) fn nobody_waits(&mut self) {
-        self.holders.clear();
+    /// The peer has offered a part; or its connection stands still, or is gone.
+    pub(in crate::worker) fn holds_up_nobody(&mut self, ep: EndpointId) {
+        self.patience.holders.remove(&ep);
     }
 
-    /// Messages for which memory is kept that peers alone could let go of: nothing of these connections is being read.
-    fn kept(&self) -> impl Iterator<Item = &Incoming> {
-        let all = || self.incoming.iter().map(|(_, incoming)| incoming);
-        let goes_on = move |ep| all().any(|other| other.ep() == ep && other.goes_on());
-        all().filter(move |incoming| incoming.kept() > 0 && !goes_on(incoming.ep()))
-    }
-
-    /// One more look at a peer that holds others up.
-    fn hold(&mut self, ep: EndpointId, now: Duration) -> Parts {
-        let known = self.holders.iter().position(|holder| holder.ep == ep);
-        let at = known.unwrap_or_else(|| {
-            self.holders.push(Holder { ep, looked: now, looks: 0 });
-            self.holders.len() - 1
-        });
-        let holder = &mut self.holders[at];
-        if now >= holder.looked + PATIENCE / LOOKS {
-            (holder.looked, holder.looks) = (now, holder.looks + 1);
+    /// Bytes that are kept by connection for messages whose peers alone can go on: nothing of these connections is being read.
+    fn kept(&self) -> HashMap<EndpointId, usize> {
+        let mut kept = HashMap::<_, usize>::new();
+        for (_, incoming) in &self.incoming {
+            *kept.entry(incoming.ep()).or_default() += incoming.kept();
         }
-        if holder.looks < LOOKS { Parts::Due(holder.looked + PATIENCE / LOOKS) } else { Parts::Missing }
+        for (_, incoming) in self.incoming.iter().filter(|(_, incoming)| incoming.goes_on()) {
+            kept.remove(&incoming.ep());
+        }
+        kept.retain(|_, bytes| *bytes > 0);
+        kept
     }
 }
 
 impl Worker {
-    /// Looks whether a peer holds others up. Time counts in which it was looked at, so that a clock that jumps takes little of
-    /// its time.
-    pub(in crate::worker) fn look_at_parts(&mut self, ep: EndpointId, now: Duration) -> Parts {
-        if !self.inbox.is_stalled() {
-            return Parts::Fine;
+    /// A payload waits for memory: from now on it is looked at who holds it up.
+    pub(in crate::worker) fn watch_parts(&mut self) {
+        let patience = &mut self.staging.patience;
+        if patience.due.is_none() {
+            patience.due = Some(self.pace.now() + STEP);
         }
-        let is_one = self.staging.kept().any(|incoming| incoming.ep() == ep);
-        let kept = self.staging.kept().map(Incoming::kept).sum();
-        // It may be that the application keeps what came, and nobody else holds up.
-        let waits = |len| self.pool.would_have(usize::try_from(len).unwrap_or(usize::MAX), kept);
-        if !is_one || !self.inbox.stalled_beside(ep.peer()).any(waits) {
-            self.staging.lets_go_on(ep);
-            return Parts::Fine;
-        }
-        self.staging.hold(ep, now)
     }
 
-    /// Has those looked at who may hold others up, as soon as somebody waits for memory.
-    pub(in crate::worker) fn watch_parts(&mut self) {
-        if !self.inbox.is_stalled() {
+    /// Looks who holds others up, if that is due, and ends those connections that have done so for [`PATIENCE`]. Time counts in
+    /// which it was looked at, so that a clock that jumps takes little of a peer's time.
+    pub(in crate::worker) fn look_at_parts(&mut self, now: Duration) {
+        if self.staging.patience.due.is_none_or(|due| now < due) {
             return;
         }
-        let now = self.pace.now();
-        let holders: Vec<_> = self.staging.kept().map(Incoming::ep).collect();
-        holders.into_iter().for_each(|ep| self.schedule(ep.index as usize, now));
+        for ep in self.late_holders(now) {
+            self.fail(ep.index as usize, CloseReason::PartsTimedOut(PATIENCE));
+        }
+    }
+
+    /// One look at all who hold others up; gives those who have done so for too long.
+    fn late_holders(&mut self, now: Duration) -> Vec<EndpointId> {
+        let kept = self.staging.kept();
+        let all = kept.values().sum();
+        // It may be that the application keeps what came, and that nobody else holds up.
+        let waits = |&(_, len): &(Peer, u64)| self.pool.would_have(usize::try_from(len).unwrap_or(usize::MAX), all);
+        let mut waiting = self.inbox.stalled().filter(waits).map(|(peer, _)| peer);
+        let first = waiting.next();
+        let other = waiting.find(|peer| Some(*peer) != first);
+        let holds_up = |ep: EndpointId| other.is_some() || first.is_some_and(|first| first != ep.peer());
+        let is_stalled = self.inbox.is_stalled();
+        let Staging { patience, .. } = &mut self.staging;
+        patience.due = is_stalled.then_some(now + STEP);
+        let is_up = |ep| self.endpoints.get(ep).is_some_and(|endpoint| endpoint.up);
+        let holds = |ep: &EndpointId| kept.contains_key(ep) && holds_up(*ep) && is_up(*ep);
+        patience.holders.retain(|ep, _| holds(ep));
+        for ep in kept.keys().filter(|ep| holds(ep)) {
+            *patience.holders.entry(*ep).or_default() += 1;
+        }
+        patience.holders.iter().filter(|(_, looks)| **looks > LOOKS).map(|(ep, _)| *ep).collect()
     }
 }
 
-/// How long a peer may take for the next part while others wait for memory: it may compute, and not poll.
+/// How long a peer may take at least for the next part while others wait for memory: it may compute, and not poll.
 pub(in crate::worker) const PATIENCE: Duration = Duration::from_secs(30);
-/// In how many pieces that is counted.
+/// In how many steps that is counted, beside one that has begun before.
 const LOOKS: u32 = 5;
+const STEP: Duration = Duration::from_secs(PATIENCE.as_secs() / LOOKS as u64);
