@@ -180,6 +180,9 @@ impl Worker {
                 } else if is_answered {
                     self.advance(index);
                     self.feed_rails(index);
+                    // Who looked last took the connection for lost.
+                    let now = self.now();
+                    self.schedule(index, now);
                 } else if endpoint.can_recover(&reason) {
                     self.suspend(index, reason);
                 } else {

@@ -207,8 +207,11 @@ fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
             worker.endpoints.get_mut(ep).unwrap().renewal = Some(told(renewal));
         }
         worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
-        assert!(worker.endpoints.get_mut(ep).unwrap().link.is_answered());
+        let endpoint = worker.endpoints.get_mut(ep).unwrap();
+        assert!(endpoint.link.is_answered());
+        endpoint.timer = None;
         worker.end_broken(None);
+        assert!(worker.endpoints.get_mut(ep).unwrap().timer.is_some(), "it is looked at again");
         let recovers = matches!(worker.endpoints.get_mut(ep).unwrap().stage, Stage::Recovering(_));
         assert_eq!(recovers, renewed);
     }
