@@ -16,7 +16,8 @@ use zeroize::Zeroizing;
 /// With [`Config::cluster_key`](crate::Config::cluster_key) two workers connect only if both have the same key: each proves to
 /// the other that it has it, without sending it (Noise, NNpsk0). What they then say over TCP is encrypted, and can not be
 /// changed, replayed, or read later by who learns the key. A stranger costs a listener one of the places of
-/// [`Config::hello_timeout`](crate::Config::hello_timeout), and no queue pair or memory.
+/// [`Config::hello_timeout`](crate::Config::hello_timeout), and no queue pair or memory; by rdma_cm, where what is said goes over a
+/// queue pair, that one with 24 KiB and a descriptor, for up to twice that time.
 ///
 /// It covers **who may connect**, and the addresses and numbers of the queue pairs, which others would need to reach them.
 /// It does not cover **the data**: what queue pairs carry, messages, keys of exposed regions and one-sided operations, is

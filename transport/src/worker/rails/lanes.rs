@@ -349,6 +349,11 @@ impl Lanes {
 
 #[cfg(test)]
 impl Lanes {
+    /// As if the caller had asked for another queue pair of that rail, until then.
+    pub(in crate::worker) fn is_renewing(&mut self, rail: usize, until: Duration) {
+        self.rails.renewing(rail, until);
+    }
+
     /// The device puts the queue pair of a rail into the error state.
     pub(in crate::worker) fn break_queue_pair(&mut self, rail: usize) {
         if let LaneQp::Connected(qp) = &mut self.lanes[rail].qp {

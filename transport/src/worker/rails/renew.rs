@@ -181,8 +181,11 @@ impl Worker {
             (RailNews::Ready, RailStage::Renewing(_)) if !caller => self.probe_again(index, rail),
             // Said before the peer heard that this side gave the rail up meanwhile.
             (RailNews::Made(_) | RailNews::Ready, RailStage::Down(_)) => {}
-            // Meanwhile it was tried once more: both sides begin anew.
-            (RailNews::Made(_), RailStage::Probing | RailStage::Up) if caller => self.lose_rail(index, rail, true),
+            // Meanwhile it was tried once more: both sides begin anew. Words that the network holds back cross others, as where
+            // both sides give a rail up at once.
+            (RailNews::Made(_), RailStage::Renewing(_) | RailStage::Probing | RailStage::Up) => {
+                self.lose_rail(index, rail, true);
+            }
             (RailNews::Ready, RailStage::Probing | RailStage::Up) if !caller => self.lose_rail(index, rail, true),
             _ => {
                 let error = HandshakeError::Unexpected(RAIL);

@@ -266,6 +266,13 @@ fn an_answer_about_a_rail_that_comes_too_late_costs_the_rail_a_while() {
     b.heard_of_rail(at_b.index as usize, RailWord { rail: 1, news: RailNews::Ready }, &nobody_asked());
     assert_eq!(stages(&b, at_b), ["up", "left out"]);
     until(&mut [&mut a, &mut b], both_up);
+    // The side that called heard late that the other had given the rail up, and has begun anew.
+    let until_then = b.now() + PATIENCE;
+    b.endpoints.get_mut(at_b).unwrap().lanes.as_mut().unwrap().is_renewing(1, until_then);
+    let news = RailNews::Made(prepared.address());
+    b.heard_of_rail(at_b.index as usize, RailWord { rail: 1, news }, &nobody_asked());
+    assert_eq!(stages(&b, at_b), ["up", "left out"]);
+    until(&mut [&mut a, &mut b], both_up);
     assert_eq!((a.counters().lost, b.counters().lost), (0, 0));
 }
 
