@@ -465,7 +465,18 @@ fn a_barrier_goes_by_a_plan_of_ones_own() {
 fn a_plan_for_what_no_operation_is_is_refused() {
     use std::sync::Arc;
 
-    use qpair_collectives::{Collective, Counts, Elements, Ranks, Recipe, Spec};
+    use qpair_collectives::{
+        Buffer, Collective, Counts, Elements, FORMAT, Plan, Program, Ranks, Recipe, Slice, Spec, StepKind,
+    };
+    // No algorithm makes one from one vector into another, which a file may be.
+    let broadcast = |spec| {
+        let part = |buffer| Slice { buffer, offset: 0, len: 4 };
+        let (mut root, mut other) = (Program::new(), Program::new());
+        root.push(StepKind::Send { peer: 1, src: part(Buffer::Input) }, []);
+        root.push(StepKind::Copy { src: part(Buffer::Input), dst: part(Buffer::Data) }, []);
+        other.push(StepKind::Recv { peer: 0, dst: part(Buffer::Data) }, []);
+        Plan { format: FORMAT, spec, algorithm: "by hand".into(), programs: vec![root, other] }
+    };
     let of = |collective, counts| Spec::new(collective, Ranks(2), Elements(4), 8).with_counts(counts);
     let pairs = Counts::Pairs(Arc::new(vec![1, 2, 3, 4]));
     let ragged = Counts::Ragged(Arc::new(vec![1, 2]));
@@ -477,9 +488,12 @@ fn a_plan_for_what_no_operation_is_is_refused() {
         (of(Collective::AllToAll, pairs).separate(), false),
         (of(Collective::Transfer { from: 0, to: 1 }, Counts::Even(4)), true),
         (of(Collective::Broadcast { root: 0 }, Counts::Even(4)), true),
+        (of(Collective::Broadcast { root: 0 }, Counts::Even(4)).separate(), false),
     ] {
-        let plan =
-            Recipe::new(spec.clone(), Algorithm::Flat).or(Recipe::new(spec, Algorithm::Pairwise)).unwrap().plan();
+        let recipe = |algorithm| Recipe::new(spec.clone(), algorithm);
+        let recipe = recipe(Algorithm::Flat).or(recipe(Algorithm::Pairwise));
+        let plan = recipe.map_or_else(|_| broadcast(spec.clone()), |recipe| recipe.plan());
+        assert!(plan.verify().is_ok());
         on_ranks(2, |comm: Communicator| match comm.set_plan(plan.clone()) {
             Ok(()) => assert!(is_used, "{:?}", plan.spec),
             Err(error) => assert!(!is_used && error.to_string().contains("no operation"), "{error}"),

@@ -283,8 +283,8 @@ impl<L: Copy> Requester<L> {
                 if !is_again {
                     return self.lost(counters);
                 }
-                // It is sent again for another reason, and was lost in turn, of which the peer tells once. That may also be of
-                // the loss before: it takes no retry.
+                // It is sent again for another reason, after a timeout or an RNR NAK, and was lost in turn, of which the peer
+                // tells once. That may also be of the loss before, or of what it passed over then: it takes no retry.
                 self.window.lost();
                 self.rewind();
                 self.was_told = true;
