@@ -461,6 +461,9 @@ impl Worker {
                 self.pump(ep.index as usize);
             }
         }
+        if !self.inbox.is_stalled() {
+            self.staging.nobody_waits();
+        }
     }
 }
 

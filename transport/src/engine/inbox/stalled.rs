@@ -21,13 +21,18 @@ impl<M, B> Inbox<M, B> {
         !self.stalled.is_empty()
     }
 
-    /// Whose payloads wait for memory, and how long they are: not those that have found a receive's own since.
+    /// Forgets payloads that wait no more: their messages are gone, or have found a receive's own memory since.
+    pub(crate) fn forget_started(&mut self) {
+        let waits = |stage: &Stage<M, B>| match stage {
+            Stage::Wanted(_, posted) => posted.as_ref().is_none_or(|posted| posted.staged),
+            _ => false,
+        };
+        self.stalled.retain(|(_, key)| self.entries.get(*key).is_some_and(|entry| waits(&entry.stage)));
+    }
+
+    /// Whose payloads wait for memory, and how long they are.
     pub(crate) fn stalled(&self) -> impl Iterator<Item = (Peer, u64)> {
-        self.stalled.iter().filter_map(|(peer, key)| {
-            let entry = self.entries.get(*key)?;
-            let Stage::Wanted(_, posted) = &entry.stage else { return None };
-            posted.as_ref().is_none_or(|posted| posted.staged).then_some((*peer, entry.len))
-        })
+        self.stalled.iter().filter_map(|(peer, key)| Some((*peer, self.entries.get(*key)?.len)))
     }
 
     /// There is memory again: what waits for it can be read.

@@ -29,6 +29,11 @@ impl Staging {
         self.patience.holders.remove(&ep);
     }
 
+    /// All have the memory that they waited for.
+    pub(in crate::worker) fn nobody_waits(&mut self) {
+        self.patience.holders.clear();
+    }
+
     /// Bytes that are kept by connection for messages whose peers alone can go on: nothing of these connections is being read.
     fn kept(&self) -> HashMap<EndpointId, usize> {
         let mut kept = HashMap::<_, usize>::new();
@@ -65,7 +70,10 @@ impl Worker {
 
     /// One look at all who hold others up; gives those who have done so for too long.
     fn late_holders(&mut self, now: Duration) -> Vec<EndpointId> {
-        let kept = self.staging.kept();
+        self.inbox.forget_started();
+        // Of one that is interrupted nothing would come back.
+        let mut kept = self.staging.kept();
+        kept.retain(|ep, _| self.endpoints.get(*ep).is_some_and(|endpoint| endpoint.up));
         let all = kept.values().sum();
         // It may be that the application keeps what came, and that nobody else holds up.
         let waits = |&(_, len): &(Peer, u64)| self.pool.would_have(usize::try_from(len).unwrap_or(usize::MAX), all);
@@ -76,8 +84,7 @@ impl Worker {
         let is_stalled = self.inbox.is_stalled();
         let Staging { patience, .. } = &mut self.staging;
         patience.due = is_stalled.then_some(now + STEP);
-        let is_up = |ep| self.endpoints.get(ep).is_some_and(|endpoint| endpoint.up);
-        let holds = |ep: &EndpointId| kept.contains_key(ep) && holds_up(*ep) && is_up(*ep);
+        let holds = |ep: &EndpointId| kept.contains_key(ep) && holds_up(*ep);
         patience.holders.retain(|ep, _| holds(ep));
         for ep in kept.keys().filter(|ep| holds(ep)) {
             *patience.holders.entry(*ep).or_default() += 1;

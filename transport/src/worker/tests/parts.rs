@@ -92,3 +92,28 @@ fn a_peer_whose_memory_would_help_nobody_is_left_in_peace() {
     assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
     all_is_well(&mut worker, holder);
 }
+
+#[test]
+fn a_peer_whose_connection_is_interrupted_holds_up_nobody() {
+    let (_peer, mut worker, holder, ep) = held_up(&[LEN]);
+    let message = worker.domain().alloc(LEN).unwrap();
+    worker.send(ep, Tag(7), message).unwrap();
+    assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
+    worker.endpoints.get_mut(holder).unwrap().up = false;
+    all_is_well(&mut worker, holder);
+}
+
+/// It found a receive's own memory meanwhile.
+#[test]
+fn a_message_that_waits_no_more_is_held_up_by_nobody() {
+    let (_peer, mut worker, holder, ep) = held_up(&[LEN]);
+    let message = worker.domain().alloc(LEN).unwrap();
+    worker.send(ep, Tag(7), message).unwrap();
+    assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
+    let own = worker.domain().alloc(LEN).unwrap();
+    worker.recv_into(Source::Any, Tag(7), own, None).unwrap();
+    let events = polls(&mut worker);
+    assert!(matches!(events[..], [Event::ReceivedInto { len: LEN, .. }]), "{events:?}");
+    all_is_well(&mut worker, holder);
+    assert!(!worker.inbox.is_stalled() && worker.staging.look_due().is_none());
+}
