@@ -29,7 +29,7 @@ fn every_size_arrives_as_it_was_both_ways() {
 /// All of a window is for messages that the other side has not polled, from whatever queue they take their receives.
 #[test]
 fn a_window_is_used_before_anything_is_polled() {
-    let config = || Config::default().window(1000).shared_receives(1000, 0);
+    let config = || Config::default().window(1000).shared_receives(1000, 0).endpoints(1);
     let mut pair = Pair::with(config(), config());
     for number in 0..1000 {
         pair.a.send(pair.ep_a, Tag(number), vec![number as u8; 50]).unwrap();
