@@ -108,7 +108,7 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
-    /// Where its next packet goes, as far as that is known, unless little is left.
+    /// Where its next packet goes, as far as that is known, of one that has more than a little to say.
     pub(super) fn next_route(&self) -> Option<&Route> {
         match self {
             _ if self.is_nearly_silent() => None,

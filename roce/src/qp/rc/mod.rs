@@ -2,8 +2,10 @@
 
 mod answers;
 mod config;
+mod credit;
 mod halves;
 mod patience;
+mod recovery;
 mod replay;
 mod request;
 mod requester;

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::credit::Credit;
+use super::recovery::Recovery;
 use super::request::Request;
 use super::window::Window;
 use super::{Failure, Outgoing, ReliableConfig};
@@ -37,16 +39,8 @@ pub(super) struct Requester<L> {
     window: Window,
     /// Packets since one asked for an acknowledgment.
     unasked: u32,
-    /// Number of the last message that the peer has a receive for, if it counts them.
-    credit: Option<Msn>,
-    /// Times left that something is sent again; none: without end.
-    retries: Option<u8>,
-    most_retries: Option<u8>,
-    rnr_retries: Option<u8>,
-    /// It is sent again, and nothing new was answered since. What else tells of the same loss is passed over.
-    recovering: bool,
-    /// That began since the peer's answers told of a loss, as they do once for each.
-    was_told: bool,
+    credit: Credit,
+    recovery: Recovery,
     /// The peer had no receive: nothing is sent before.
     rnr_until: Option<Instant>,
     /// An answer is due.
@@ -78,12 +72,8 @@ impl<L: Copy> Requester<L> {
             most_reads: config.max_reads,
             window: Window::new(config.window),
             unasked: 0,
-            credit: None,
-            retries: config.retry_count,
-            most_retries: config.retry_count,
-            rnr_retries: config.rnr_retry,
-            recovering: false,
-            was_told: false,
+            credit: Credit::default(),
+            recovery: Recovery::new(config),
             rnr_until: None,
             deadline: None,
         }
@@ -134,7 +124,7 @@ impl<L: Copy> Requester<L> {
         let is_last = packet + span == request.packets;
         let window = self.window.size();
         let is_full = after.since(self.unacked) >= window;
-        let is_limited = packet == 0 && self.lacks_credit(request);
+        let is_limited = packet == 0 && self.credit.lacks(request);
         let asks = self.unasked + 1 >= (window / 4).clamp(1, ASK_EVERY);
         let ack_request = is_last || is_full || asks || is_limited;
         let bth = Bth {
@@ -186,12 +176,7 @@ impl<L: Copy> Requester<L> {
             return !request.is_limited || self.unacked != request.psn;
         }
         // Without credit the first packet is sent nevertheless, once all else is answered: its answer tells of new credit.
-        under_way == 0 || !self.lacks_credit(request)
-    }
-
-    /// True if the peer has no receive for the message, as far as it told. IBA 9.7.7.2.
-    fn lacks_credit(&self, request: &Request<L>) -> bool {
-        request.takes_receive() && self.credit.is_some_and(|limit| request.ssn.relative_to(limit) > 0)
+        under_way == 0 || !self.credit.lacks(request)
     }
 
     /// Handles an answer of the peer.
@@ -216,10 +201,10 @@ impl<L: Copy> Requester<L> {
                 self.acknowledged(now, psn, aeth, config, host, counters)
             }
             (Action::AtomicAcknowledge, Extension::AtomicAcknowledge(aeth, original)) => {
-                self.take_credit(aeth).and_then(|()| self.atomic_answered(psn, original, config, host, counters))
+                self.credit.take(aeth).and_then(|()| self.atomic_answered(psn, original, config, host, counters))
             }
             (Action::ReadResponse, extension) => {
-                let fine = if let Extension::Acknowledge(aeth) = extension { self.take_credit(aeth) } else { Ok(()) };
+                let fine = if let Extension::Acknowledge(aeth) = extension { self.credit.take(aeth) } else { Ok(()) };
                 let part = (packet.payload, meaning.position.is_last());
                 fine.and_then(|()| self.read_answered(psn, part, config, host, counters))
             }
@@ -229,7 +214,7 @@ impl<L: Copy> Requester<L> {
         if self.unacked != before {
             self.window.answered(self.unacked.since(before));
             self.progressed(now, config);
-        } else if self.recovering && meaning.action == Action::ReadResponse {
+        } else if self.recovery.is_on() && meaning.action == Action::ReadResponse {
             // Of a READ behind the one that is asked for again: the peer comes to that one once it has sent all these.
             self.deadline = self.deadline.and(config.ack_timeout).map(|timeout| now + timeout);
         }
@@ -247,7 +232,7 @@ impl<L: Copy> Requester<L> {
     ) -> Result<(), Outcome> {
         match aeth.syndrome {
             Syndrome::Ack(_) => {
-                self.take_credit(aeth)?;
+                self.credit.take(aeth)?;
                 let all = self.advance(psn.advance(1), config.qpn, host);
                 all.or_else(|Missing| self.missing(counters))
             }
@@ -258,20 +243,13 @@ impl<L: Copy> Requester<L> {
                     return self.missing(counters);
                 }
                 if self.unacked != before {
-                    self.rnr_retries = config.rnr_retry;
+                    self.recovery.accepted();
                 } else if self.rnr_until.is_some_and(|until| now < until) {
                     // The same once more.
                     return Ok(());
                 }
-                self.rnr_retries = match self.rnr_retries {
-                    Some(0) => {
-                        counters.rnr_nak_retry_err += 1;
-                        return Err(Outcome::RnrRetriesExceeded);
-                    }
-                    left => left.map(|left| left - 1),
-                };
-                // It is an answer: the peer is there.
-                self.retries = self.most_retries;
+                self.recovery.take_rnr(counters)?;
+                self.recovery.answered();
                 self.rewind();
                 self.rnr_until = Some(now + timer.wait());
                 Ok(())
@@ -279,16 +257,16 @@ impl<L: Copy> Requester<L> {
             Syndrome::Nak(Nak::Sequence) => {
                 counters.packet_seq_err += 1;
                 let _ = self.advance(psn, config.qpn, host);
-                let is_again = self.recovering && !self.was_told && psn == self.unacked && self.cursor > self.oldest();
-                if !is_again {
-                    return self.lost(counters);
+                let is_again = psn == self.unacked && self.cursor > self.oldest();
+                if self.recovery.may_be_told() && is_again {
+                    // What is sent again was lost in turn. That may also be of the loss before, or of what the peer passed over
+                    // then: it takes no retry.
+                    self.window.lost();
+                    self.rewind();
+                    self.recovery.told();
+                    return Ok(());
                 }
-                // It is sent again for another reason, after a timeout or an RNR NAK, and was lost in turn, of which the peer
-                // tells once. That may also be of the loss before, or of what it passed over then: it takes no retry.
-                self.window.lost();
-                self.rewind();
-                self.was_told = true;
-                Ok(())
+                self.lost(counters)
             }
             Syndrome::Nak(nak) => {
                 let _ = self.advance(psn, config.qpn, host);
@@ -396,11 +374,10 @@ impl<L: Copy> Requester<L> {
         host.complete(qpn, Completion::Sent { id: request.work.id, outcome, local: request.work.local });
     }
 
-    /// All before `psn` is answered: moves the cursor on to there, if it was behind. What is lost behind that has all its retries.
+    /// All before `psn` is answered: moves the cursor on to there, if it was behind.
     fn move_to(&mut self, psn: Psn) {
         self.unacked = psn;
-        self.recovering = false;
-        self.retries = self.most_retries;
+        self.recovery.end();
         self.cursor = self.cursor.max(self.oldest());
     }
 
@@ -415,7 +392,7 @@ impl<L: Copy> Requester<L> {
         self.cursor = self.oldest();
         self.pending = 0;
         self.unasked = 0;
-        (self.recovering, self.was_told) = (true, false);
+        self.recovery.begin();
         // No answer is due before that packet has gone again, which waits for the network at most, or for a peer's receive.
         self.deadline = None;
     }
@@ -437,52 +414,35 @@ impl<L: Copy> Requester<L> {
 
     /// The answer to a READ or an atomic was lost.
     fn missing(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
-        counters.implied_nak_seq_err += u64::from(!self.recovering);
+        counters.implied_nak_seq_err += u64::from(!self.recovery.is_on());
         self.lost(counters)
     }
 
     /// The peer's answers tell that something was lost: sends again, unless that has begun.
     fn lost(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
-        if self.recovering {
+        if self.recovery.is_on() {
             return Ok(());
         }
         self.window.lost();
         self.retry(counters)?;
-        self.was_told = true;
+        self.recovery.told();
         Ok(())
     }
 
     /// Sends again, unless that was done too often.
     fn retry(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
         self.reads = self.most_reads.min(1);
-        self.retries = match self.retries {
-            Some(0) => {
-                counters.retry_exceeded_err += 1;
-                return Err(Outcome::RetriesExceeded);
-            }
-            left => left.map(|left| left - 1),
-        };
+        self.recovery.take(counters)?;
         self.rewind();
         Ok(())
     }
 
     fn progressed(&mut self, now: Instant, config: &ReliableConfig) {
         if self.rnr_until.is_none() {
-            self.rnr_retries = config.rnr_retry;
+            self.recovery.accepted();
             let waits = self.cursor > self.oldest();
             self.deadline = config.ack_timeout.filter(|_| waits).map(|timeout| now + timeout);
         }
-    }
-
-    fn take_credit(&mut self, aeth: Aeth) -> Result<(), Outcome> {
-        let Syndrome::Ack(credits) = aeth.syndrome else { return Err(Outcome::BadResponse) };
-        let credit = credits.count().map(|count| aeth.msn.advance(count));
-        // It never goes back: an answer that says so is older than what is known.
-        let is_older = |(known, told): (Msn, Msn)| told.relative_to(known) < 0;
-        if !self.credit.zip(credit).is_some_and(is_older) {
-            self.credit = credit;
-        }
-        Ok(())
     }
 
     pub(super) fn timeout(&self) -> Option<Instant> {

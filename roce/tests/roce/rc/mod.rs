@@ -6,6 +6,7 @@ mod faults;
 mod goodput;
 mod hostile;
 mod lone;
+mod losses;
 mod overtaken;
 mod pair;
 mod refused;

@@ -3,9 +3,21 @@
 use qpair_roce::wire::{Bth, Extension, Opcode, Packet, Syndrome};
 use qpair_roce::{Psn, Qpn};
 
-use super::lone::{Lone, SEQUENCE, reth};
+use super::lone::{FINE, Lone, SEQUENCE, reth};
 
 impl Lone {
+    /// One with receives.
+    fn with_receives() -> Self {
+        let mut end = Lone::new(|config| config);
+        (0..8).for_each(|wr_id| end.side.receive(wr_id, 100));
+        end
+    }
+
+    /// Hears messages of one packet each, which ask for an acknowledgment.
+    fn hears_messages<const N: usize>(&mut self, numbers: [u32; N]) {
+        numbers.into_iter().for_each(|psn| self.hears(Opcode::RC_SEND_ONLY, psn, Extension::None, b"hello"));
+    }
+
     /// The next acknowledgment that it sends, with its sequence number, and that it sends nothing else.
     fn acknowledges(&mut self) -> (Syndrome, u32) {
         let mut to = vec![0; 8192];
@@ -21,61 +33,55 @@ impl Lone {
 /// take all for well, and wait for its timeout.
 #[test]
 fn what_overtook_another_packet_is_asked_for() {
-    let mut end = Lone::new(|config| config);
-    (0..8).for_each(|wr_id| end.side.receive(wr_id, 100));
-    let send = |end: &mut Lone, psn: u32| end.hears(Opcode::RC_SEND_ONLY, psn, Extension::None, b"hello");
-    send(&mut end, 200);
-    assert_eq!(end.acknowledges().1, 200);
-    [202, 203, 201].into_iter().for_each(|psn| send(&mut end, psn));
+    let mut end = Lone::with_receives();
+    end.hears_messages([200]);
+    assert_eq!(end.acknowledges(), (FINE, 200));
+    end.hears_messages([202, 203, 201]);
     assert_eq!((end.acknowledges(), end.done()), ((SEQUENCE, 202), 2));
     // Once it was told, nothing more is asked for: it sends again.
-    [203, 202, 203].into_iter().for_each(|psn| send(&mut end, psn));
-    let (syndrome, psn) = end.acknowledges();
-    assert_eq!((matches!(syndrome, Syndrome::Ack(_)), psn, end.done()), (true, 203, 4));
+    end.hears_messages([203, 202, 203]);
+    assert_eq!((end.acknowledges(), end.done()), ((FINE, 203), 4));
     // Nothing is left behind the one that came late.
-    [205, 204, 205].into_iter().for_each(|psn| send(&mut end, psn));
-    let (syndrome, psn) = end.acknowledges();
-    assert_eq!((matches!(syndrome, Syndrome::Ack(_)), psn, end.done()), (true, 205, 6));
+    end.hears_messages([205, 204, 205]);
+    assert_eq!((end.acknowledges(), end.done()), ((FINE, 205), 6));
 }
 
 /// So do those behind a packet that asks for no acknowledgment, where one that comes twice does.
 #[test]
 fn what_overtook_a_packet_that_is_not_acknowledged_is_asked_for() {
-    let mut end = Lone::new(|config| config);
-    (0..8).for_each(|wr_id| end.side.receive(wr_id, 100));
-    let send = |end: &mut Lone, psn: u32, ack_request| {
-        let bth = Bth { ack_request, ..Bth::new(Opcode::RC_SEND_ONLY, Qpn(1), Psn::new(psn)) };
-        end.hears_packet(bth, Extension::None, b"hello");
+    let mut end = Lone::with_receives();
+    let hears_quietly = |end: &mut Lone, psn| {
+        end.hears_packet(Bth::new(Opcode::RC_SEND_ONLY, Qpn(1), Psn::new(psn)), Extension::None, b"hello");
     };
-    send(&mut end, 200, true);
-    assert_eq!(end.acknowledges().1, 200);
-    for (psn, ack_request) in [(204, true), (201, false), (203, true), (202, false), (200, true)] {
-        send(&mut end, psn, ack_request);
-    }
+    end.hears_messages([200]);
+    assert_eq!(end.acknowledges(), (FINE, 200));
+    end.hears_messages([204]);
+    hears_quietly(&mut end, 201);
+    end.hears_messages([203]);
+    hears_quietly(&mut end, 202);
+    end.hears_messages([200]);
     assert_eq!((end.acknowledges(), end.done()), ((SEQUENCE, 203), 3));
-    [(203, false), (204, true)].into_iter().for_each(|(psn, ack_request)| send(&mut end, psn, ack_request));
-    let (syndrome, psn) = end.acknowledges();
-    assert_eq!((matches!(syndrome, Syndrome::Ack(_)), psn, end.done()), (true, 204, 5));
+    hears_quietly(&mut end, 203);
+    end.hears_messages([204]);
+    assert_eq!((end.acknowledges(), end.done()), ((FINE, 204), 5));
 }
 
 /// Peers take an acknowledgment of a READ for its answer, and miss its bytes.
 #[test]
 fn a_message_that_comes_twice_acknowledges_no_read_behind_it() {
-    let mut end = Lone::new(|config| config);
-    (0..8).for_each(|wr_id| end.side.receive(wr_id, 100));
-    let send = |end: &mut Lone, psn: u32| end.hears(Opcode::RC_SEND_ONLY, psn, Extension::None, b"hello");
-    [200, 201].into_iter().for_each(|psn| send(&mut end, psn));
+    let mut end = Lone::with_receives();
+    end.hears_messages([200, 201]);
     end.hears(Opcode::RC_READ_REQUEST, 202, reth(10), b"");
     end.hears(Opcode::RC_READ_REQUEST, 203, reth(10), b"");
-    send(&mut end, 204);
+    end.hears_messages([204]);
     assert_eq!(end.sends().len(), 4, "two acknowledgments, and two answers");
     for (again, acknowledged) in [(200, 201), (201, 201), (204, 204)] {
-        send(&mut end, again);
-        assert_eq!(end.acknowledges().1, acknowledged, "{again} came twice");
+        end.hears_messages([again]);
+        assert_eq!(end.acknowledges(), (FINE, acknowledged), "{again} came twice");
     }
     // What is owed already says more.
-    [204, 200].into_iter().for_each(|psn| send(&mut end, psn));
-    assert_eq!(end.acknowledges().1, 204);
+    end.hears_messages([204, 200]);
+    assert_eq!(end.acknowledges(), (FINE, 204));
 }
 
 /// Nor does one whose connection is closed, where a message behind the READ was to be sent again.
