@@ -47,8 +47,8 @@ impl ProtectionDomain {
     }
 
     /// This domain, with memory that other devices reach too, beside those that it spans already: what is allocated or registered by
-    /// the value that it gives is registered with all of them, for work requests of this domain's queue pairs and of the others', and for peers under
-    /// a key for each device ([`ExposedRegion::rkey_in`]). Queue pairs that it makes are this domain's.
+    /// the value that it gives is registered with all of them, for work requests of this domain's queue pairs and of the others',
+    /// and for peers under a key for each device ([`ExposedRegion::rkey_in`]). Queue pairs that it makes are this domain's.
     ///
     /// DMA-bufs are registered with this domain's device alone. Where one of the others fails for good, memory is registered without
     /// it from then on, and has no key for it.

@@ -136,6 +136,7 @@ impl Worker {
                 return None;
             }
         };
+        // Before its slot counts as taken: see `refuse_message`.
         let accepted = endpoint.link.confirm(header.acknowledged).and_then(|()| endpoint.link.accept(&header));
         if let Err(violation) = accepted {
             self.refuse_message(ep, slab, violation);

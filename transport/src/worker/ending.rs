@@ -211,7 +211,6 @@ impl Worker {
             self.sockets.close(socket);
         }
         self.end_rails(index);
-        self.staging.holds_up_nobody(ep);
         self.end_incoming_of(index, false);
         self.end_line(index);
         for posted in self.inbox.drop_peer(ep.peer()) {

@@ -28,8 +28,8 @@ impl Worker {
     /// Listens by rdma_cm for peers that want to connect: at a port of all addresses of the device, or at 0 for one that is
     /// free. It is no TCP port. Peers connect with [`RdmaCm`](crate::RdmaCm) around the address, and all that is said to set
     /// connections up, and about them later, goes over a queue pair: no TCP is needed between the two, nor the system's
-    /// sockets. What holds for TCP otherwise, the cluster key say, holds here, but
-    /// that each who connects costs a queue pair, 24 KiB and a descriptor before it has shown the key: 256 of them at once.
+    /// sockets. What holds for TCP otherwise, the cluster key say, holds here, but that each who connects costs a queue pair,
+    /// 24 KiB and a descriptor before it has shown the key, and there may be 256 of them at once.
     ///
     /// ```
     /// use qpair_transport::{Config, Event, RdmaCm, Worker};

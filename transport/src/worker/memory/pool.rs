@@ -274,14 +274,18 @@ impl Pool {
     /// Whether there would be a slab of `len` bytes if slabs of `back` bytes came back.
     pub(crate) fn would_have(&self, len: usize, back: usize) -> bool {
         let used = (self.slabs.bytes - self.slabs.free_bytes()).saturating_sub(back);
-        used == 0 || used.saturating_add(class_of(len).1) <= self.limit
+        used == 0 || self.has_room_beside(used, class_of(len).1)
+    }
+
+    fn has_room_beside(&self, used: usize, size: usize) -> bool {
+        used.saturating_add(size) <= self.limit
     }
 
     fn make_slab(&self, size: usize) -> Result<Option<Buffer>, MemoryError> {
         // The first is always given: rounded up, it may be above the limit.
         match self.slabs.bytes {
             0 => self.block(size).map(Some),
-            used if used.saturating_add(size) > self.limit => Ok(None),
+            used if !self.has_room_beside(used, size) => Ok(None),
             _ => Ok(self.block(size).ok()),
         }
     }

@@ -350,7 +350,7 @@ impl Lanes {
 #[cfg(test)]
 impl Lanes {
     /// As if the caller had asked for another queue pair of that rail, until then.
-    pub(in crate::worker) fn is_renewing(&mut self, rail: usize, until: Duration) {
+    pub(in crate::worker) fn renew_until(&mut self, rail: usize, until: Duration) {
         self.rails.renewing(rail, until);
     }
 

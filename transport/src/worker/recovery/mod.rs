@@ -105,8 +105,6 @@ impl Worker {
             None => Box::new(Trial::new(reason, now)),
         };
         endpoint.stage = Stage::Recovering(Box::new(Recovery::new(trial, now)));
-        let ep = endpoint.id;
-        self.staging.holds_up_nobody(ep);
         self.recovering = true;
         self.schedule(index, now);
     }

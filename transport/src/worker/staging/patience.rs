@@ -24,13 +24,13 @@ impl Staging {
         self.patience.due
     }
 
-    /// The peer has offered a part; or its connection stands still, or is gone.
-    pub(in crate::worker) fn holds_up_nobody(&mut self, ep: EndpointId) {
+    /// What counts of a connection begins anew: its peer has offered a part.
+    pub(super) fn forgive(&mut self, ep: EndpointId) {
         self.patience.holders.remove(&ep);
     }
 
-    /// All have the memory that they waited for.
-    pub(in crate::worker) fn nobody_waits(&mut self) {
+    /// What counts of all begins anew: nobody waits for memory.
+    pub(in crate::worker) fn forgive_all(&mut self) {
         self.patience.holders.clear();
     }
 
@@ -71,7 +71,7 @@ impl Worker {
     /// One look at all who hold others up; gives those who have done so for too long.
     fn late_holders(&mut self, now: Duration) -> Vec<EndpointId> {
         self.inbox.forget_started();
-        // Of one that is interrupted nothing would come back.
+        // One that is interrupted, or ends, holds up nobody: its memory comes back without its peer, or not yet.
         let mut kept = self.staging.kept();
         kept.retain(|ep, _| self.endpoints.get(*ep).is_some_and(|endpoint| endpoint.up));
         let all = kept.values().sum();
@@ -94,7 +94,7 @@ impl Worker {
 }
 
 /// How long a peer may take at least for the next part while others wait for memory: it may compute, and not poll.
-pub(in crate::worker) const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// In how many steps that is counted, beside one that has begun before.
 const LOOKS: u32 = 5;
 const STEP: Duration = Duration::from_secs(PATIENCE.as_secs() / LOOKS as u64);

@@ -22,6 +22,18 @@ fn held_up(lengths: &[usize]) -> (Worker, Worker, EndpointId, EndpointId) {
     (peer, worker, holder, ep)
 }
 
+/// Sends a message of so many bytes, for which nothing is posted.
+fn send(worker: &mut Worker, ep: EndpointId, len: usize) {
+    let message = worker.domain().alloc(len).unwrap();
+    worker.send(ep, Tag(7), message).unwrap();
+}
+
+/// The same, where there is no memory for it.
+fn send_in_vain(worker: &mut Worker, ep: EndpointId) {
+    send(worker, ep, LEN);
+    assert!(polls(worker).is_empty() && worker.inbox.is_stalled());
+}
+
 /// Some polls, and what comes.
 fn polls(worker: &mut Worker) -> Vec<Event> {
     (0..500).filter_map(|_| worker.poll().unwrap()).filter(|event| !matches!(event, Event::Sent { .. })).collect()
@@ -30,9 +42,7 @@ fn polls(worker: &mut Worker) -> Vec<Event> {
 #[test]
 fn a_peer_that_offers_no_part_holds_others_up_for_a_while_only() {
     let (_peer, mut worker, holder, ep) = held_up(&[LEN]);
-    let message = worker.domain().alloc(LEN).unwrap();
-    worker.send(ep, Tag(7), message).unwrap();
-    assert!(polls(&mut worker).is_empty(), "it waits for memory");
+    send_in_vain(&mut worker, ep);
     let start = worker.now();
     // A clock that jumps takes little of its time.
     for hours in 1..=5 {
@@ -81,24 +91,17 @@ fn a_peer_that_holds_nobody_up_has_all_time_for_its_parts() {
 #[test]
 fn a_peer_whose_memory_would_help_nobody_is_left_in_peace() {
     let (_peer, mut worker, holder, ep) = held_up(&[LEN / 2]);
-    let send = |worker: &mut Worker, len| {
-        let message = worker.domain().alloc(len).unwrap();
-        worker.send(ep, Tag(7), message).unwrap();
-    };
-    send(&mut worker, LEN / 2);
+    send(&mut worker, ep, LEN / 2);
     let kept = polls(&mut worker);
     assert!(matches!(kept[..], [Event::Received { .. }]), "{kept:?}");
-    send(&mut worker, LEN);
-    assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
+    send_in_vain(&mut worker, ep);
     all_is_well(&mut worker, holder);
 }
 
 #[test]
 fn a_peer_whose_connection_is_interrupted_holds_up_nobody() {
     let (_peer, mut worker, holder, ep) = held_up(&[LEN]);
-    let message = worker.domain().alloc(LEN).unwrap();
-    worker.send(ep, Tag(7), message).unwrap();
-    assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
+    send_in_vain(&mut worker, ep);
     worker.endpoints.get_mut(holder).unwrap().up = false;
     all_is_well(&mut worker, holder);
 }
@@ -107,9 +110,7 @@ fn a_peer_whose_connection_is_interrupted_holds_up_nobody() {
 #[test]
 fn a_message_that_waits_no_more_is_held_up_by_nobody() {
     let (_peer, mut worker, holder, ep) = held_up(&[LEN]);
-    let message = worker.domain().alloc(LEN).unwrap();
-    worker.send(ep, Tag(7), message).unwrap();
-    assert!(polls(&mut worker).is_empty() && worker.inbox.is_stalled());
+    send_in_vain(&mut worker, ep);
     let own = worker.domain().alloc(LEN).unwrap();
     worker.recv_into(Source::Any, Tag(7), own, None).unwrap();
     let events = polls(&mut worker);

@@ -268,7 +268,7 @@ fn an_answer_about_a_rail_that_comes_too_late_costs_the_rail_a_while() {
     until(&mut [&mut a, &mut b], both_up);
     // The side that called heard late that the other had given the rail up, and has begun anew.
     let until_then = b.now() + PATIENCE;
-    b.endpoints.get_mut(at_b).unwrap().lanes.as_mut().unwrap().is_renewing(1, until_then);
+    b.endpoints.get_mut(at_b).unwrap().lanes.as_mut().unwrap().renew_until(1, until_then);
     let news = RailNews::Made(prepared.address());
     b.heard_of_rail(at_b.index as usize, RailWord { rail: 1, news }, &nobody_asked());
     assert_eq!(stages(&b, at_b), ["up", "left out"]);
