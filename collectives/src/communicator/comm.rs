@@ -270,7 +270,7 @@ impl Communicator {
         if plan.spec.ranks.0 != self.size {
             return Err(wrong(format!("it is for {} ranks, and there are {}", plan.spec.ranks.0, self.size)));
         }
-        if let Some(why) = plan.spec.is_no_operation() {
+        if let Some(why) = plan.spec.why_no_operation() {
             return Err(wrong(format!("no operation would go by it: {why}")));
         }
         let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;

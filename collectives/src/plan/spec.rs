@@ -174,7 +174,7 @@ pub struct Spec {
 
 impl Spec {
     /// `collective` in place on `elements` of `element_size` bytes: of the vector, or of each block where the
-    /// collective is of blocks.
+    /// collective is of blocks. A barrier has no elements, and a transfer goes from one vector into another.
     pub fn new(collective: Collective, ranks: Ranks, elements: Elements, element_size: u32) -> Self {
         let counts = if collective == Collective::Barrier { Counts::Even(0) } else { Counts::Even(elements.0) };
         let in_place = !matches!(collective, Collective::Transfer { .. });
@@ -207,7 +207,7 @@ impl Spec {
     }
 
     /// Why no operation of a communicator is this, if none is.
-    pub(crate) fn is_no_operation(&self) -> Option<&'static str> {
+    pub(crate) fn why_no_operation(&self) -> Option<&'static str> {
         let is_ragged = matches!(self.counts, Counts::Ragged(_));
         let goes_over = match self.collective {
             Collective::Scatter { .. } | Collective::Gather { .. } | Collective::Transfer { .. } => true,
@@ -227,7 +227,7 @@ impl Spec {
         }
     }
 
-    /// The same as operations of a communicator say it: a barrier has no elements of any size.
+    /// The same as operations of a communicator say it, where a file says it otherwise.
     pub(crate) fn of_operation(self) -> Self {
         match self.collective {
             Collective::Barrier => Self::new(self.collective, self.ranks, Elements(0), 1),

@@ -4,11 +4,11 @@ use super::contract::{Part, Promises, given};
 use super::error::{OutputFault, VerifyError};
 use super::matching::Matching;
 use super::most_followed;
-use super::order::Order;
+use super::order::{Order, Orders};
 use super::rank_set::{Allowance, RankSet};
 use super::replay::{At, Event, replay};
 use crate::pieces::Pieces;
-use crate::plan::{Buffers, Collective, Plan, Program, Slice, Spec, StepKind};
+use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
 
 /// Checks that every rank ends with what the collective promises. Gives whether all contributions are combined in the
 /// canonical order.
@@ -226,67 +226,11 @@ impl All<'_> {
     fn outputs(self) -> Result<bool, VerifyError> {
         let spec = &self.plan.spec;
         let mut promises = Promises::new(spec);
-        let mut orders = Orders {
-            canonical: Order::canonical(spec.ranks.0),
-            all_are: true,
-            first: (spec.collective == Collective::AllReduce).then(Runs::default),
-        };
+        let mut orders = Orders::of(spec);
         for (rank, memory) in (0..).zip(self.memory) {
             output(spec, rank, memory, promises.next(rank), &self.combinations, &mut orders)?;
         }
-        Ok(orders.all_are)
-    }
-}
-
-/// In which orders results are combined.
-struct Orders {
-    canonical: Order,
-    /// All are, in the canonical order.
-    all_are: bool,
-    /// Those on rank 0, where all ranks are to have the same.
-    first: Option<Runs>,
-}
-
-/// Orders of elements in a row, and where each ends.
-#[derive(Default)]
-struct Runs {
-    ends: Vec<(u64, Order)>,
-    /// The one that was looked at last.
-    at: usize,
-}
-
-impl Runs {
-    /// The next elements, up to `to`.
-    fn add(&mut self, to: u64, order: Order) {
-        match self.ends.last_mut() {
-            Some((end, last)) if *last == order => *end = to,
-            _ => self.ends.push((to, order)),
-        }
-    }
-
-    /// Whether those elements have that order; to be asked from the first on, of each rank anew.
-    fn has(&mut self, (from, to): (u64, u64), order: Order) -> bool {
-        if from == 0 {
-            self.at = 0;
-        }
-        while self.ends.get(self.at).is_some_and(|(end, _)| *end <= from) {
-            self.at += 1;
-        }
-        // Two in a row differ, so that no more than one can be right.
-        self.ends.get(self.at).is_some_and(|(end, first)| *end >= to && *first == order)
-    }
-}
-
-impl Orders {
-    /// Elements of a rank's result. What is wrong with their order, if anything.
-    fn note(&mut self, rank: u32, (from, to): (u64, u64), order: Order) -> Option<OutputFault> {
-        self.all_are &= order == self.canonical;
-        let first = self.first.as_mut()?;
-        if rank == 0 {
-            first.add(to, order);
-            return None;
-        }
-        (!first.has((from, to), order)).then_some(OutputFault::Differs)
+        Ok(orders.are_canonical())
     }
 }
 
@@ -305,7 +249,8 @@ fn output(
             let mut fault = fault(held, &want, combinations, spec.finish);
             if fault.is_none() && spec.collective.reduces() {
                 let place = (from - offset, to - offset);
-                fault = orders.note(rank, place, combinations.order(held.what));
+                let is_right = orders.note(rank, place, combinations.order(held.what));
+                fault = (!is_right).then_some(OutputFault::Differs);
             }
             let slice = part(want.slice, from, to);
             fault.map_or(Ok(()), |fault| Err(VerifyError::Output { rank, slice, fault }))
@@ -367,7 +312,7 @@ fn part(whole: Slice, from: u64, to: u64) -> Slice {
 mod tests {
     use super::*;
     use crate::algorithms::{Algorithm, Recipe};
-    use crate::plan::{Elements, FORMAT, Ranks};
+    use crate::plan::{Collective, Elements, FORMAT, Ranks};
 
     /// Of scratch that is put together of ever more parts, all of which are copied by the next step.
     #[test]

@@ -1,5 +1,7 @@
 //! In which order contributions are combined.
 
+use crate::plan::{Collective, Spec};
+
 /// The shape of a combination: which contributions were combined with which, whatever the side. A number that two shapes
 /// share only by chance, one in 2^64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,69 @@ impl Order {
             level = level.chunks(2).map(|pair| pair[0].with(pair[1])).collect();
         }
         level[0]
+    }
+}
+
+/// In which orders results are combined, told rank by rank and from their first element on.
+pub(super) struct Orders {
+    canonical: Order,
+    are_canonical: bool,
+    /// Those on rank 0, where all ranks are to have the same.
+    first: Option<Runs>,
+}
+
+impl Orders {
+    pub(super) fn of(spec: &Spec) -> Self {
+        let first = (spec.collective == Collective::AllReduce).then(Runs::default);
+        Self { canonical: Order::canonical(spec.ranks.0), are_canonical: true, first }
+    }
+
+    /// True if all so far are the canonical one.
+    pub(super) fn are_canonical(&self) -> bool {
+        self.are_canonical
+    }
+
+    /// The next elements of a rank's result. False if they are to have the order of another rank's, and have not.
+    pub(super) fn note(&mut self, rank: u32, (from, to): (u64, u64), order: Order) -> bool {
+        self.are_canonical &= order == self.canonical;
+        match &mut self.first {
+            Some(first) if rank == 0 => {
+                first.add(to, order);
+                true
+            }
+            Some(first) => first.has((from, to), order),
+            None => true,
+        }
+    }
+}
+
+/// Orders of elements in a row, and where each ends.
+#[derive(Default)]
+struct Runs {
+    ends: Vec<(u64, Order)>,
+    /// The one that was looked at last.
+    at: usize,
+}
+
+impl Runs {
+    /// The next elements, up to `to`.
+    fn add(&mut self, to: u64, order: Order) {
+        match self.ends.last_mut() {
+            Some((end, last)) if *last == order => *end = to,
+            _ => self.ends.push((to, order)),
+        }
+    }
+
+    /// Whether those elements have that order; to be asked from the first on, of each rank anew.
+    fn has(&mut self, (from, to): (u64, u64), order: Order) -> bool {
+        if from == 0 {
+            self.at = 0;
+        }
+        while self.ends.get(self.at).is_some_and(|(end, _)| *end <= from) {
+            self.at += 1;
+        }
+        // Two in a row differ, so that no more than one can be right.
+        self.ends.get(self.at).is_some_and(|(end, first)| *end >= to && *first == order)
     }
 }
 

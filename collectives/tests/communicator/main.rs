@@ -13,6 +13,7 @@ mod meeting;
 mod mismatch;
 mod neighbors;
 mod operations;
+mod own_plans;
 mod pending;
 mod port;
 mod processes;
