@@ -6,7 +6,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use qpair_fake_ibverbs::control::Device;
-use qpair_transport::{CloseReason, Config, Event, Lost, Tag};
+use qpair_transport::{CloseReason, Config, Event, Lost, Tag, Worker};
 use support::*;
 
 /// Two connected workers on a device that sends what is posted after so many polls for its completion.
@@ -146,5 +146,60 @@ fn a_silent_queue_pair_is_asked_about_rarely() {
     });
 }
 
+/// Nobody waits while the kernel looks for a peer's port on the network but who is connected to that.
+#[test]
+fn messages_come_while_a_peers_port_is_looked_for() {
+    on_a_fake(|| {
+        let (Pair { mut a, mut b, ep_a, .. }, fake) = pair(0, LIMIT);
+        let listener = b.listen("127.0.0.1:0").unwrap();
+        for (becomes, over_datagrams) in [(KNOWN, false), (SILENT, false), (KNOWN, true), (SILENT, true)] {
+            fake.set("neighbours", LOOKED_FOR).unwrap();
+            let mut c = Worker::new(Config::default().device(FAKE)).unwrap();
+            let ep_c = match over_datagrams {
+                true => c.connect_datagram(listener.local_addr()),
+                false => c.connect(listener.local_addr()),
+            };
+            let (ep_c, start) = (ep_c.unwrap(), Instant::now());
+            let (mut came, mut is_accepted, mut ended) = (0, None, None);
+            while is_accepted.is_none() || is_accepted == Some(false) && ended.is_none() {
+                assert!(start.elapsed() < LIMIT, "after {came} messages");
+                a.send_copy(ep_a, Tag(1), b"meanwhile").unwrap();
+                match next(&mut b) {
+                    Event::Received { .. } => came += 1,
+                    Event::Accepted { .. } => is_accepted = Some(true),
+                    Event::Rejected { error, .. } => {
+                        assert!(error.to_string().contains("no port"), "{error}");
+                        is_accepted = Some(false);
+                    }
+                    other => panic!("{}", brief(&other)),
+                }
+                match c.poll().unwrap() {
+                    Some(Event::Closed { ep, reason }) if ep == ep_c => ended = Some(reason),
+                    Some(Event::Connected { .. }) | None => {}
+                    Some(other) => panic!("{}", brief(&other)),
+                }
+                while a.poll().unwrap().is_some() {}
+                // The question is asked by then, and the peer's hello has been there for long.
+                if came == MEANWHILE && is_accepted.is_none() {
+                    fake.set("neighbours", becomes).unwrap();
+                }
+            }
+            assert!(came >= MEANWHILE);
+            assert_eq!(is_accepted, Some(becomes == KNOWN));
+            drop(c);
+            while is_accepted == Some(true) && !is_closed(&next(&mut b)) {}
+            assert!(ended.is_none_or(|reason| reason.to_string().contains("no port")));
+        }
+        drop((a, b, listener));
+        assert_eq!(fake.violations(), "");
+    });
+}
+
+/// Messages that come while a port is looked for: some take milliseconds.
+const MEANWHILE: usize = 500;
+/// What the setting `neighbours` means.
+const LOOKED_FOR: u64 = 0;
+const KNOWN: u64 = 1;
+const SILENT: u64 = 2;
 /// Of `enum ibv_qp_state`.
 const IN_ERROR: u64 = 6;

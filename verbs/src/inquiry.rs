@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::address::{NodeId, QpAddress};
+use crate::asking::{Ticket, Whom};
 use crate::context::{Context, Provider};
 use crate::error::ConnectError;
-use crate::qp::{AddressHandle, DatagramQueuePair, Prepared, QueuePair};
-use crate::soft::{self, Answer, Node, SoftQp, Ticket, Whom};
+use crate::qp::{AddressHandle, DatagramQueuePair, OwnedQp, Prepared, QueuePair};
+use crate::soft::{Answer, Found, Node};
 
 /// Peers that are asked for their queue pairs before this side connects to them: for whoever polls, and must not wait for a
 /// process that is stopped.
 ///
-/// A device of libibverbs asks nobody when it connects; nor does the software device within a process, or between hosts once
-/// the network is in use. Then the inquiry is over at once. Otherwise a thread of this library asks, and
-/// [`connect`](Inquiry::connect) goes by the answer. One who does not answer within seconds is answered for:
-/// [`ConnectError::TimedOut`].
+/// A device of libibverbs asks nobody on InfiniBand when it connects; nor does the software device within a process, or between
+/// hosts once the network is in use. Then the inquiry is over at once. Otherwise a thread of this library asks, and
+/// [`connect`](Inquiry::connect) goes by the answer: of the peer's device, or, with RoCE by libibverbs, of whoever answers for the
+/// peer's port on its network. One who does not answer within seconds is answered for: [`ConnectError::TimedOut`], and
+/// [`ConnectError::Unreachable`] with RoCE.
 ///
 /// ```
 /// use std::task::Waker;
@@ -46,12 +48,20 @@ pub struct Inquiry {
 }
 
 /// A question, and where its answer will be.
-struct Asked {
-    /// The device that asks.
-    by: NodeId,
-    /// Of what queue pair. `None`: for a place on the network.
-    address: Option<QpAddress>,
-    ticket: Arc<Ticket>,
+enum Asked {
+    /// By the software device, of a queue pair, or, where none is named, for a place on the network.
+    Soft { by: NodeId, address: Option<QpAddress>, ticket: Arc<Ticket<Found>> },
+    /// By a device of libibverbs, of a queue pair's port.
+    Ibv { by: usize, address: QpAddress, ticket: Arc<Ticket<()>> },
+}
+
+impl Asked {
+    fn is_over(&self) -> bool {
+        match self {
+            Asked::Soft { ticket, .. } => ticket.is_over(),
+            Asked::Ibv { ticket, .. } => ticket.is_over(),
+        }
+    }
 }
 
 impl Inquiry {
@@ -61,31 +71,44 @@ impl Inquiry {
     }
 
     /// Asks the peer at `address`, to whom a queue pair of that device shall be connected: once for each that is to be connected
-    /// there. Does not wait.
+    /// there. Does not wait. The queue pair is to be one of port 1, with the row of the GID table that it has by default.
     pub fn ask(&mut self, context: &Context, address: &QpAddress) {
-        let Provider::Soft(node) = context.provider() else { return };
-        self.put(node, node.whom_to_ask(address), Some(*address));
+        self.ask_from(context, 1, None, address);
+    }
+
+    /// As [`ask`](Inquiry::ask), for a queue pair of that [`port`](crate::QpBuilder::port), and of that row of its GID table, if
+    /// it is built with a [`gid_index`](crate::QpBuilder::gid_index).
+    pub fn ask_from(&mut self, context: &Context, port: u8, gid_index: Option<u32>, address: &QpAddress) {
+        match context.provider() {
+            Provider::Soft(node) => self.put(node, node.whom_to_ask(address), Some(*address)),
+            Provider::Ibv(device) => {
+                if let Some(ticket) = device.ask(port, gid_index, address, &self.waker) {
+                    self.asked.push(Asked::Ibv { by: device.id(), address: *address, ticket });
+                }
+            }
+        }
     }
 
     /// Asks for what a datagram queue pair of that device needs when it is [activated](Prepared::activate): a place on the
     /// network. Does not wait. If there is none to be had, activating it goes on without, as it always does.
     pub fn ask_to_activate(&mut self, context: &Context) {
         let Provider::Soft(node) = context.provider() else { return };
-        if self.asked.iter().all(|asked| asked.by != node.home().id() || asked.address.is_some()) {
+        let id = node.home().id();
+        if !self.asked.iter().any(|asked| matches!(asked, Asked::Soft { by, address: None, .. } if *by == id)) {
             self.put(node, node.neighbours(), None);
         }
     }
 
     fn put(&mut self, node: &Arc<Node>, whom: Option<Whom>, address: Option<QpAddress>) {
         if let Some(whom) = whom {
-            let ticket = soft::ask(node, whom, address, &self.waker);
-            self.asked.push(Asked { by: node.home().id(), address, ticket });
+            let ticket = node.ask(whom, address, &self.waker);
+            self.asked.push(Asked::Soft { by: node.home().id(), address, ticket });
         }
     }
 
     /// True once there is an answer of all who were asked.
     pub fn is_over(&self) -> bool {
-        self.asked.iter().all(|asked| asked.ticket.is_over())
+        self.asked.iter().all(Asked::is_over)
     }
 
     /// Connects a queue pair to the peer at `address`, as [`Prepared::connect`], by what that answered. An answer
@@ -94,7 +117,7 @@ impl Inquiry {
     /// # Errors
     /// As there.
     pub fn connect(&self, prepared: Prepared, address: &QpAddress) -> Result<QueuePair, ConnectError> {
-        let found = prepared.soft().and_then(|qp| self.answer(qp, address));
+        let found = self.answer(prepared.owned(), address)?;
         prepared.receive_from(address, found)?.ready_to_send()
     }
 
@@ -104,20 +127,35 @@ impl Inquiry {
     /// # Errors
     /// As there.
     pub fn address_handle(&self, qp: &DatagramQueuePair, address: &QpAddress) -> Result<AddressHandle, ConnectError> {
-        let found = qp.soft().and_then(|qp| self.answer(qp, address));
+        let found = self.answer(qp.owned(), address)?;
         qp.handle(address, found)
     }
 
-    /// What `address` answered to the device of `qp`, once for each time that it was asked.
-    fn answer(&self, qp: &SoftQp, address: &QpAddress) -> Option<Answer> {
-        let is_asked = |asked: &&Asked| asked.by == qp.device() && asked.address == Some(*address);
-        self.asked.iter().filter(is_asked).find_map(|asked| asked.ticket.take())
+    /// What `address` answered to the device of a queue pair, once for each time that it was asked. That its port is found leaves
+    /// nothing to tell.
+    fn answer(&self, qp: &OwnedQp, of: &QpAddress) -> Result<Option<Answer>, ConnectError> {
+        match qp {
+            OwnedQp::Soft(qp) => {
+                let answer = |asked: &Asked| match asked {
+                    Asked::Soft { by, address, ticket } if *by == qp.device() && *address == Some(*of) => ticket.take(),
+                    _ => None,
+                };
+                Ok(self.asked.iter().find_map(answer))
+            }
+            OwnedQp::Ibv(qp) => {
+                let answer = |asked: &Asked| match asked {
+                    Asked::Ibv { by, address, ticket } if *by == qp.device_id() && address == of => ticket.take(),
+                    _ => None,
+                };
+                self.asked.iter().find_map(answer).transpose().map(|_| None)
+            }
+        }
     }
 }
 
 impl fmt::Debug for Inquiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let open = self.asked.iter().filter(|asked| !asked.ticket.is_over()).count();
+        let open = self.asked.iter().filter(|asked| !asked.is_over()).count();
         f.debug_struct("Inquiry").field("asked", &self.asked.len()).field("open", &open).finish()
     }
 }

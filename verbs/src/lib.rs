@@ -35,6 +35,7 @@ compile_error!("qpair runs on Linux, on x86-64 and aarch64");
 
 mod address;
 mod aside;
+mod asking;
 pub mod calc;
 mod cm;
 #[cfg(test)]

@@ -88,7 +88,7 @@ pub enum HandshakeError {
     #[error("it did not finish the handshake in time")]
     TimedOut,
     /// This side could not go on.
-    #[error("this side has no room for it: {0}")]
+    #[error("this side could not go on: {0}")]
     Resources(Box<str>),
 }
 

@@ -94,9 +94,7 @@ impl Worker {
                 self.inquire_of(hello, &mut inquiry);
             }
             (Message::Renew(renewal), _, Some(endpoint)) if endpoint.link.retains() => {
-                // Without rails to choose from it is the worker's own device.
-                let context = self.rails.context(renewal.rail.into()).unwrap_or(&self.context);
-                inquiry.ask(context, &renewal.hello.address);
+                self.rails.ask(&mut inquiry, &self.context, renewal.rail.into(), &renewal.hello.address);
             }
             (Message::Rail(RailWord { rail, news: RailNews::Made(address) }), _, Some(endpoint)) => {
                 let rail = usize::from(*rail);
@@ -110,7 +108,7 @@ impl Worker {
 
     /// Of a connection that is to be.
     fn inquire_of(&self, hello: &Hello, inquiry: &mut Inquiry) {
-        inquiry.ask(&self.context, &hello.address);
+        self.rails.ask(inquiry, &self.context, 0, &hello.address);
         if hello.datagram.is_some() && self.datagrams.is_none() {
             inquiry.ask_to_activate(&self.context);
         }
@@ -120,8 +118,8 @@ impl Worker {
     }
 
     fn inquire_on(&self, rail: usize, address: Option<&QpAddress>, inquiry: &mut Inquiry) {
-        if let (Some(context), Some(address)) = (self.rails.context(rail), address) {
-            inquiry.ask(context, address);
+        if let Some(address) = address.filter(|_| rail < self.rails.count()) {
+            self.rails.ask(inquiry, &self.context, rail, address);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use qpair_verbs_sys::{ibv_context, verbs_context};
+use qpair_verbs_sys::{IBV_LINK_LAYER_ETHERNET, ibv_ah_attr, ibv_context, verbs_context};
 
 use crate::cm::Cm;
 use crate::cq::{Channel, Cq, EventQueue};
@@ -97,6 +97,26 @@ pub(crate) fn world_when(acknowledged: impl Fn(&World) -> bool) -> MutexGuard<'s
     }
 }
 
+/// The same, once the kernel has found who is at the other end of a path from the device of `object`, or has given that up.
+pub(crate) fn world_at(object: usize, path: &ibv_ah_attr) -> MutexGuard<'static, World> {
+    loop {
+        let world = world();
+        if !matches!(world.neighbour(object, path), Neighbour::IsLookedFor) {
+            return world;
+        }
+        drop(world);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Whether a peer's port is found on an Ethernet network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Neighbour {
+    IsKnown,
+    IsLookedFor,
+    DoesNotAnswer,
+}
+
 impl World {
     fn with_devices_of_environment() -> World {
         let mut world = World { next_key: 1, next_qpn: 0x11, ..World::default() };
@@ -122,6 +142,17 @@ impl World {
 
     pub(crate) fn device_named(&self, name: &str) -> Option<usize> {
         self.devices.iter().position(|device| device.name == name)
+    }
+
+    /// The other end of a path from the device of `object`, as the setting `neighbours` has it.
+    pub(crate) fn neighbour(&self, object: usize, path: &ibv_ah_attr) -> Neighbour {
+        let settings = self.objects.get(&object).map(|live| &self.devices[live.device].settings);
+        let ethernet = u64::from(IBV_LINK_LAYER_ETHERNET);
+        match settings.filter(|of| of.get("link_layer") == ethernet && path.is_global != 0) {
+            Some(of) if of.get("neighbours") == 0 => Neighbour::IsLookedFor,
+            Some(of) if of.get("neighbours") == 2 => Neighbour::DoesNotAnswer,
+            _ => Neighbour::IsKnown,
+        }
     }
 
     /// A call of a function on an object: refuses one that is destroyed, fails if the script says so.

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::{LOOK, NetworkError, untaken};
 use crate::address::NodeId;
-use crate::types::{QpState, QpType, Qpn};
+use crate::types::{Gid, QpState, QpType, Qpn};
 
 /// Connecting a queue pair failed.
 #[derive(Debug, Error)]
@@ -61,6 +61,17 @@ pub enum ConnectError {
     TimedOut {
         /// The limit.
         seconds: u64,
+    },
+    /// Nobody on the network of this device's port answers for the peer's.
+    #[error(
+        "no port {gid} on this network: {source}; is the peer's link up, and is its address one of a subnet that this port has \
+         a route to? Try to ping it"
+    )]
+    Unreachable {
+        /// The peer's port.
+        gid: Gid,
+        /// The system's reason.
+        source: io::Error,
     },
     /// The peer's answer makes no sense.
     #[error("the peer's answer is not valid: {why}")]

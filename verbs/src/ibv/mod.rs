@@ -32,6 +32,7 @@ mod quirks;
 mod receive;
 mod recv_slots;
 mod registered;
+mod resolve;
 mod send_queue;
 mod show;
 mod source;

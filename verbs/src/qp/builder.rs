@@ -221,7 +221,8 @@ impl Prepared {
     ///
     /// The software device asks the peer's for its queue pair, where that is another process of this host, and is answered by
     /// a thread of it: a process that is stopped (SIGSTOP) is waited for, 5 s at most. So are those who share the network's
-    /// port, by the first connection to another host. Whoever must not wait has an [`Inquiry`](crate::Inquiry) ask before.
+    /// port, by the first connection to another host. With RoCE by libibverbs the kernel looks for the peer's port on its network,
+    /// unless it knows it: 1 s where nobody answers. Whoever must not wait has an [`Inquiry`](crate::Inquiry) ask before.
     ///
     /// # Errors
     /// [`ConnectError`] if the peer is not there, is of another kind, or no wire leads there.
@@ -257,6 +258,10 @@ impl Prepared {
     /// The queue pair, if it is one of the software device.
     pub(crate) fn soft(&self) -> Option<&Arc<SoftQp>> {
         self.qp.soft()
+    }
+
+    pub(crate) fn owned(&self) -> &OwnedQp {
+        &self.qp
     }
 
     /// As [`ready_to_receive`](Prepared::ready_to_receive), with what the peer was asked before, if it was.

@@ -1,7 +1,5 @@
 //! A datagram queue pair (UD) and the handles it sends to.
 
-use std::sync::Arc;
-
 use crate::QpAddress;
 use crate::error::{ConnectError, ModifyError, Rejected};
 use crate::memory::Local;
@@ -85,9 +83,8 @@ impl DatagramQueuePair {
         Ok(AddressHandle { target: self.qp.target(peer, found)? })
     }
 
-    /// The queue pair, if it is one of the software device.
-    pub(crate) fn soft(&self) -> Option<&Arc<soft::SoftQp>> {
-        self.qp.soft()
+    pub(crate) fn owned(&self) -> &OwnedQp {
+        &self.qp
     }
 
     /// Queue pair number.

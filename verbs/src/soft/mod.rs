@@ -1,9 +1,7 @@
 //! The software device: the semantics of a NIC between queue pairs, over shared memory within a host and by RoCEv2 between hosts.
-//! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest, and
-//! threads that ask other processes, for who must not wait for these.
+//! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
 mod arming;
-mod asking;
 mod at;
 mod barrier;
 mod bell;
@@ -47,6 +45,7 @@ mod rest;
 mod ring;
 mod roce;
 mod roster;
+mod seen;
 mod send_queue;
 mod spec;
 mod srq;
@@ -58,7 +57,6 @@ mod withdrawal;
 
 use std::path::Path;
 
-pub(crate) use asking::{Answer, Ticket, Whom, ask};
 pub(crate) use bell::Bell;
 pub(crate) use channel::{Attached, Channel};
 pub(crate) use copy::device_copy;
@@ -74,6 +72,7 @@ pub(crate) use node::Node;
 pub(crate) use qp::{OwnedQp, SoftQp};
 pub(crate) use random::u32 as random_u32;
 pub(crate) use roce::{Acceptance, End, Inbox, Key, Network as CmNetwork, NetworkGid, NetworkTarget, Progress, Watch};
+pub(crate) use seen::{Answer, Found};
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;

@@ -5,12 +5,13 @@ use std::io;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::asking::{Answer, CLOSED, Found, Seen, Whom};
 use super::control::{self, Askers, Control, Drained, Greeted, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
+use super::seen::{Answer, Found, Seen};
 use crate::address::{NodeId, QpAddress, SoftAddress};
 use crate::aside;
+use crate::asking::{CLOSED, Whom};
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
 use crate::memory::{Gone, Left};

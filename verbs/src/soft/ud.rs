@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::asking::{Answer, Seen};
 use super::exec::UdTarget;
 use super::node::Node;
 use super::peer::PeerView;
+use super::seen::{Answer, Seen};
 use crate::QpAddress;
 use crate::error::ConnectError;
 use crate::types::QpType;

@@ -1,6 +1,11 @@
 //! Connecting: addresses, states, and connecting to what is not there.
 
-use qpair_verbs::{ConnectError, Gid, NodeId, QpAddress, QpState, QpType, Qpn, SoftAddress, WcOpcode, WcStatus};
+use std::net::{IpAddr, Ipv4Addr};
+use std::task::Waker;
+
+use qpair_verbs::{
+    ConnectError, Gid, Inquiry, NodeId, QpAddress, QpState, QpType, Qpn, SoftAddress, WcOpcode, WcStatus,
+};
 
 use crate::harness::{
     Command, Env, Fill, Mem, Placement, Promise, QpId, QpSpec, Side, Work, connect_pair, is_ours, is_soft, turns,
@@ -28,6 +33,7 @@ two_processes! {
 }
 
 one_sided! {
+    a_port_that_nobody_has_is_unreachable,
     a_queue_pair_can_be_connected_to_itself,
     wrong_kinds_of_activation_are_refused,
 }
@@ -303,6 +309,30 @@ fn a_queue_pair_can_be_connected_to_itself(env: &Env) {
         done[0].memory.assert_is(&Fill::Seed(4).bytes(len));
         assert_eq!(done.map(|done| (done.wr_id, done.status())), [(1, WcStatus::SUCCESS), (2, WcStatus::SUCCESS)]);
     }
+}
+
+/// The kernel finds that out on a network of Ethernet, after a while: whoever asks before it connects does not wait for that.
+fn a_port_that_nobody_has_is_unreachable(env: &Env) {
+    let own = env.near().new_qp(&QpSpec::rc()).address;
+    let nobody = own.gid.ipv4().map(|address| address.octets()).map(|[a, b, c, _]| Ipv4Addr::new(a, b, c, 254));
+    // A device in memory has no network that could be asked.
+    let nobody = nobody.filter(|_| !["soft", "fake"].iter().any(|kind| env.device().starts_with(kind)));
+    let Some(nobody) = nobody else {
+        _ = env.able("asking an Ethernet network who is there", false);
+        return;
+    };
+    let there = QpAddress { gid: Gid::from(IpAddr::from(nobody)), soft: None, ..own };
+    let (pd, cq) = (env.ctx().alloc_pd().unwrap(), env.ctx().create_cq(64).unwrap());
+    let mut inquiry = Inquiry::new(Waker::noop());
+    inquiry.ask(env.ctx(), &there);
+    assert!(!inquiry.is_over(), "nobody answers for it as soon as that");
+    while !inquiry.is_over() {
+        std::thread::yield_now();
+    }
+    let error = inquiry.connect(pd.rc(&cq).build().unwrap(), &there).unwrap_err();
+    assert!(matches!(&error, ConnectError::Unreachable { gid, .. } if *gid == there.gid), "{error}");
+    // So it is for one who did not ask.
+    assert_eq!(connect_error(&mut env.near(), &QpSpec::rc(), there), "Unreachable");
 }
 
 fn wrong_kinds_of_activation_are_refused(env: &Env) {

@@ -10,6 +10,7 @@ mod errors;
 mod gpu;
 mod ground;
 mod holes;
+mod inquiry;
 mod last_receive;
 mod losses;
 mod memlock;

@@ -11,8 +11,8 @@ mod request;
 mod transfer;
 
 use qpair_verbs::{
-    CompletionChannel, CompletionQueue, Context, CqError, Local, Prepared, ProtectionDomain, RemoteSlice, Rkey,
-    WorkCompletion,
+    CompletionChannel, CompletionQueue, Context, CqError, Inquiry, Local, Prepared, ProtectionDomain, QpAddress,
+    RemoteSlice, Rkey, WorkCompletion,
 };
 
 use super::error::{ResourceError, WorkerError};
@@ -124,9 +124,17 @@ impl RailSet {
     }
 
     /// What queue pairs of that rail are made of, where there are several.
-    pub(super) fn context(&self, rail: usize) -> Option<&Context> {
+    fn context(&self, rail: usize) -> Option<&Context> {
         let place = self.places.get(rail)?;
         self.devices.get(place.device()).map(|device| &device.context)
+    }
+
+    /// Asks the peer to whom a queue pair of that rail shall be connected. `own`: the worker's device.
+    pub(super) fn ask(&self, inquiry: &mut Inquiry, own: &Context, rail: usize, address: &QpAddress) {
+        match self.places.get(rail) {
+            Some(place) => place.ask(inquiry, self.context(rail).unwrap_or(own), address),
+            None => inquiry.ask(own, address),
+        }
     }
 
     /// What that rail is on, if it is one of the settings.

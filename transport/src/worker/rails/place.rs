@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use qpair_verbs::{Context, GidKind, PortAttributes, QpBuilder};
+use qpair_verbs::{Context, GidKind, Inquiry, PortAttributes, QpAddress, QpBuilder};
 
 use crate::cm::Fabric;
 use crate::worker::error::WorkerError;
@@ -134,6 +134,11 @@ impl Place {
             Some(row) => builder.gid_index(row),
             None => builder,
         }
+    }
+
+    /// Asks the peer to whom a queue pair there shall be connected.
+    pub(super) fn ask(&self, inquiry: &mut Inquiry, context: &Context, address: &QpAddress) {
+        inquiry.ask_from(context, self.port, self.row, address);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::exec;
 use crate::qp::{self, Qp};
 use crate::settings::{Settings, TRUTH};
 use crate::transitions;
-use crate::world::{Kind, State, World, world, world_when};
+use crate::world::{Kind, Neighbour, State, World, world, world_at, world_when};
 
 /// What an extended context has of it.
 pub(super) fn fill(outer: &mut verbs_context, settings: &Settings) {
@@ -125,7 +125,8 @@ fn granted(wish: &ibv_qp_cap, settings: &Settings, shared: bool) -> Result<ibv_q
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's, to be read.
     let attr = unsafe { &*attr };
-    code(modify(&mut world(), qp.addr(), attr, mask as u32))
+    let mut world = if mask as u32 & IBV_QP_AV != 0 { world_at(qp.addr(), &attr.ah_attr) } else { world() };
+    code(modify(&mut world, qp.addr(), attr, mask as u32))
 }
 
 fn modify(world: &mut World, address: usize, attr: &ibv_qp_attr, mask: u32) -> Result<(), c_int> {
@@ -139,7 +140,11 @@ fn modify(world: &mut World, address: usize, attr: &ibv_qp_attr, mask: u32) -> R
     }
     let checked = transitions::check(kind, from, to, mask)
         .and_then(|()| check(world, device, attr, mask))
-        .and_then(|()| refuse(world, device, attr, mask));
+        .and_then(|()| refuse(world, device, attr, mask))
+        .and_then(|()| match world.neighbour(address, &attr.ah_attr) {
+            Neighbour::DoesNotAnswer if mask & IBV_QP_AV != 0 => Err(libc::ETIMEDOUT),
+            _ => Ok(()),
+        });
     if let Err(errno) = checked {
         let name = world.name(address);
         world.devices[device].record(format_args!("{SYMBOL} {name} {from}->{to} mask={mask:#x} -> errno {errno}"));

@@ -9,7 +9,7 @@ use super::protection::offered;
 use super::queue_pair::is_address;
 use super::{code, pointer, structure, zeroed};
 use crate::qp::{Ah, Srq};
-use crate::world::{Kind, State, World, world, world_when};
+use crate::world::{Kind, Neighbour, State, World, world, world_at, world_when};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -106,13 +106,18 @@ extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's, to be read.
     let attr = unsafe { *attr };
-    let mut world = world();
+    let mut world = world_at(pd.addr(), &attr);
     pointer(world.enter("ibv_create_ah", pd.addr()).and_then(|device| {
         let root = world.pd(pd.addr()).ok_or(libc::EINVAL)?.root;
         if !is_address(&world.devices[device], &attr) {
             return Err(libc::EINVAL);
         }
         world.room(device, Kind::Ah, "max_ah")?;
+        if world.neighbour(pd.addr(), &attr) == Neighbour::DoesNotAnswer {
+            let name = world.name(pd.addr());
+            world.devices[device].record(format_args!("ibv_create_ah {name} -> errno {}", libc::ETIMEDOUT));
+            return Err(libc::ETIMEDOUT);
+        }
         // SAFETY: the domain was found alive, and structures are never freed.
         let context = unsafe { (*pd).context };
         let ah = structure(ibv_ah { context, pd, handle: 0 });

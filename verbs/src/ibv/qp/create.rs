@@ -198,6 +198,11 @@ impl OwnedQp {
 
     /// State as far as this side was told, by completions and events.
     #[inline(always)]
+    /// The device's among those that are open.
+    pub(crate) fn device_id(&self) -> usize {
+        self.pd.device().id()
+    }
+
     pub(crate) fn known_state(&self) -> QpState {
         self.shared.state()
     }

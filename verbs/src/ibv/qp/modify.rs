@@ -16,6 +16,7 @@ use crate::ibv::address;
 use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
 use crate::ibv::quirks;
+use crate::ibv::resolve::is_silence;
 use crate::qp::{QpAttributes, check, transition};
 use crate::sync::lock;
 use crate::types::{QpState, QpType};
@@ -43,7 +44,13 @@ impl OwnedQp {
         let mtu = self.address.mtu.min(peer.mtu);
         let path = self.local.path_to(peer);
         let attributes = attributes::ready_to_receive(&self.options, path, peer, mtu, self.reads[0]);
-        self.enter_state(QpState::Rtr, &attributes)?;
+        match self.modify(QpState::Rtr, &attributes) {
+            // No attribute is to blame, and to try each would have the kernel ask for the peer as often.
+            Err(Failed::Refused(source)) if is_silence(&source) => {
+                return Err(ConnectError::Unreachable { gid: peer.gid, source });
+            }
+            outcome => self.entered(QpState::Rtr, &attributes, outcome)?,
+        }
         *lock(&self.explanation) = self.explain_path(peer, mtu.bytes());
         *lock(&self.peer_reads) = Some(peer.max_rd_atomic);
         Ok(())
@@ -103,11 +110,21 @@ impl OwnedQp {
     }
 
     pub(super) fn enter_state(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), ConnectError> {
-        let from = self.known_state();
-        match self.modify(to, attributes) {
+        self.entered(to, attributes, self.modify(to, attributes))
+    }
+
+    /// What a transition has come to, and which attribute is to blame.
+    fn entered(
+        &self,
+        to: QpState,
+        attributes: &sys::ibv_qp_attr,
+        outcome: Result<(), Failed>,
+    ) -> Result<(), ConnectError> {
+        match outcome {
             Ok(()) => Ok(()),
             Err(Failed::Illegal(error)) => Err(error.into()),
             Err(Failed::Refused(source)) => {
+                let from = self.known_state();
                 Err(ConnectError::Refused { from, to, attribute: diagnose(self, to, attributes), source })
             }
         }

@@ -8,63 +8,10 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::bell::Rope;
-use super::control::Link;
-use super::filler::Filler;
-use super::layout::QpInfo;
-use super::node::Node;
-use super::roce::Network;
-use crate::address::{NodeId, QpAddress};
+use crate::address::NodeId;
 use crate::error::{ConnectError, again};
 use crate::sync::lock;
-
-/// The way to a queue pair, as it was found.
-pub(crate) enum Found {
-    /// It is on this host.
-    Here(Box<Seen>),
-    /// It is on another, or on no software device.
-    Network(Arc<Network>),
-}
-
-/// A queue pair of this host, as its device describes it.
-pub(crate) struct Seen {
-    pub(crate) link: Arc<Link>,
-    pub(crate) info: QpInfo,
-    pub(crate) rope: Rope,
-    pub(crate) filler: Option<Filler>,
-}
-
-impl Found {
-    /// The queue pair of this host.
-    pub(crate) fn here(self) -> Result<Seen, ConnectError> {
-        match self {
-            Found::Here(seen) => Ok(*seen),
-            Found::Network(_) => Err(ANOTHER_WAY),
-        }
-    }
-
-    /// The network, where the way leads over it.
-    pub(crate) fn network(self) -> Result<Arc<Network>, ConnectError> {
-        match self {
-            Found::Here(_) => Err(ANOTHER_WAY),
-            Found::Network(network) => Ok(network),
-        }
-    }
-}
-
-impl Seen {
-    /// That at `address`, as the other end of the link describes it.
-    pub(crate) fn by(link: Arc<Link>, address: &QpAddress) -> Result<Self, ConnectError> {
-        let (info, rope, filler) = link.query(address.qpn.0)?;
-        if info.who.qpn != address.qpn.0 || info.qp_type != address.qp_type {
-            return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
-        }
-        Ok(Seen { link, info, rope, filler })
-    }
-}
-
-/// What came of asking.
-pub(crate) type Answer = Result<Found, ConnectError>;
+use crate::types::Gid;
 
 /// Who is to be asked, and may take long to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,38 +20,45 @@ pub(crate) enum Whom {
     Device(NodeId),
     /// Those of this host who share the network's port with this device, which is new there.
     Neighbours(NodeId),
+    /// Who is on the network behind a port of a device of libibverbs, by a row of that's GID table.
+    Port { device: usize, number: u8, row: u8, gid: Gid },
 }
 
 /// A question that was asked, and its answer once that is there.
-pub(crate) struct Ticket {
+pub(crate) struct Ticket<T> {
     is_over: AtomicBool,
-    answer: Mutex<Option<Answer>>,
+    answer: Mutex<Option<Result<T, ConnectError>>>,
     waker: Waker,
 }
 
-impl Ticket {
+impl<T> Ticket<T> {
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
     /// The answer, once.
-    pub(crate) fn take(&self) -> Option<Answer> {
+    pub(crate) fn take(&self) -> Option<Result<T, ConnectError>> {
         lock(&self.answer).take()
     }
 
-    fn put(&self, answer: Answer) {
+    fn put(&self, answer: Result<T, ConnectError>) {
         *lock(&self.answer) = Some(answer);
         self.is_over.store(true, Ordering::Release);
         self.waker.wake_by_ref();
     }
 }
 
-/// Asks `whom` on behalf of `node` for the way to the queue pair at `address`, or for the network if none is named, and wakes
-/// `waker` with the answer.
-pub(crate) fn ask(node: &Arc<Node>, whom: Whom, address: Option<QpAddress>, waker: &Waker) -> Arc<Ticket> {
+/// Has a thread ask `whom`, by `ask`, and wakes `waker` with the answer. That keeps nothing of the device before it is called,
+/// which it is not if nobody wants the answer any more, nor after it has returned: whoever is told may close the device next, and
+/// what is to be done for that is its own.
+pub(crate) fn ask<T, A>(whom: Whom, waker: &Waker, ask: A) -> Arc<Ticket<T>>
+where
+    T: Send + 'static,
+    A: FnOnce() -> Result<T, ConnectError> + Send + 'static,
+{
     let ticket = Arc::new(Ticket { is_over: AtomicBool::new(false), answer: Mutex::default(), waker: waker.clone() });
-    let question = Question { whom, node: Arc::downgrade(node), address, ticket: Arc::downgrade(&ticket) };
-    let needed = lock(&DESK).takes_on(question);
+    let asked = Asked { ask, ticket: Arc::downgrade(&ticket) };
+    let needed = lock(&DESK).takes_on(Question { whom, asked: Box::new(asked) });
     if needed == Needed::Idle {
         CALLED.notify_one();
     }
@@ -114,7 +68,7 @@ pub(crate) fn ask(node: &Arc<Node>, whom: Whom, address: Option<QpAddress>, wake
     if let Err(source) = thread::Builder::new().name("qpair-asking".into()).spawn(serve) {
         let unserved = lock(&DESK).gives_up(whom);
         let error = ConnectError::System { what: "start a thread that asks the peer's device", source };
-        tell_all(&unserved, &error);
+        tell_all(unserved, &error);
     }
     ticket
 }
@@ -143,38 +97,42 @@ enum Needed {
 static DESK: LazyLock<Mutex<Desk>> = LazyLock::new(Mutex::default);
 static CALLED: Condvar = Condvar::new();
 
-/// A question. Nothing of the device is kept by one that waits, nor for one whose answer nobody wants any more.
+/// A question of any kind.
 struct Question {
     whom: Whom,
-    node: Weak<Node>,
-    address: Option<QpAddress>,
-    ticket: Weak<Ticket>,
+    asked: Box<dyn Ask>,
 }
 
-impl Question {
+/// What is done with a question.
+trait Ask: Send {
     /// Asks, and tells what came of it. Gives what others are to be told who have asked the same of it.
-    fn ask(&self) -> Option<ConnectError> {
+    fn ask(self: Box<Self>) -> Option<ConnectError>;
+
+    /// Tells that it is not asked.
+    fn refuse(self: Box<Self>, error: ConnectError);
+}
+
+struct Asked<T, A> {
+    ask: A,
+    ticket: Weak<Ticket<T>>,
+}
+
+impl<T: Send, A: FnOnce() -> Result<T, ConnectError> + Send> Ask for Asked<T, A> {
+    fn ask(self: Box<Self>) -> Option<ConnectError> {
         if self.ticket.strong_count() == 0 {
             return None;
         }
-        let answer = match (self.node.upgrade(), &self.address) {
-            (Some(node), Some(address)) => node.find_apart(address),
-            (Some(node), None) => {
-                let network = node.network();
-                // Whoever is told may close the device next, and what is to be done for that is its own.
-                drop(node);
-                network.map(Found::Network).map_err(ConnectError::from)
-            }
-            (None, _) => Err(CLOSED),
-        };
+        let answer = (self.ask)();
         let for_all = answer.as_ref().err().and_then(for_all);
-        self.tell(answer);
+        if let Some(ticket) = self.ticket.upgrade() {
+            ticket.put(answer);
+        }
         for_all
     }
 
-    fn tell(&self, answer: Answer) {
+    fn refuse(self: Box<Self>, error: ConnectError) {
         if let Some(ticket) = self.ticket.upgrade() {
-            ticket.put(answer);
+            ticket.put(Err(error));
         }
     }
 }
@@ -228,26 +186,26 @@ impl Desk {
 
 /// What a thread does: asks one after the other, until there was nobody to be asked for a while.
 fn serve() {
-    while let Some(question) = next() {
-        let asked = catch_unwind(AssertUnwindSafe(|| question.ask()));
+    while let Some(Question { whom, asked }) = next() {
+        let asked = catch_unwind(AssertUnwindSafe(|| asked.ask()));
         let for_all = asked.unwrap_or_else(|panic| {
             tracing::error!("who was to be woken by an answer panicked");
             // It may be of a type whose drop panics.
             std::mem::forget(panic);
             None
         });
-        let same = lock(&DESK).asked(question.whom, for_all.is_some());
+        let same = lock(&DESK).asked(whom, for_all.is_some());
         if let Some(error) = for_all {
-            tell_all(&same, &error);
+            tell_all(same, &error);
         }
     }
 }
 
 /// Tells each the same, which is [for all](for_all).
-fn tell_all(questions: &[Question], error: &ConnectError) {
+fn tell_all(questions: Vec<Question>, error: &ConnectError) {
     for question in questions {
         if let Some(error) = for_all(error) {
-            question.tell(Err(error));
+            question.asked.refuse(error);
         }
     }
 }
@@ -256,6 +214,9 @@ fn tell_all(questions: &[Question], error: &ConnectError) {
 fn for_all(error: &ConnectError) -> Option<ConnectError> {
     match error {
         ConnectError::TimedOut { seconds } => Some(ConnectError::TimedOut { seconds: *seconds }),
+        ConnectError::Unreachable { gid, source } => {
+            Some(ConnectError::Unreachable { gid: *gid, source: again(source) })
+        }
         ConnectError::Network(error) => Some(ConnectError::Network(error.again())),
         ConnectError::System { what, source } => Some(ConnectError::System { what, source: again(source) }),
         _ => None,
@@ -282,9 +243,7 @@ fn next() -> Option<Question> {
 }
 
 /// What nobody is to be told who has a queue pair.
-pub(super) const CLOSED: ConnectError = ConnectError::NoRoute { why: "the device that asked was closed meanwhile" };
-const ANOTHER_WAY: ConnectError =
-    ConnectError::NoRoute { why: "what was asked for is another address than the one to connect to" };
+pub(crate) const CLOSED: ConnectError = ConnectError::NoRoute { why: "the device that asked was closed meanwhile" };
 /// Who are asked at once.
 const THREADS: usize = 32;
 /// How long a thread waits for somebody else to ask.
@@ -296,12 +255,13 @@ mod tests {
 
     fn question(whom: u8) -> Question {
         let whom = Whom::Device(NodeId([whom; 16]));
-        Question { whom, node: Weak::new(), address: None, ticket: Weak::new() }
+        Question { whom, asked: Box::new(Asked { ask: || Ok(()), ticket: Weak::new() }) }
     }
 
     fn whom(question: Option<Question>) -> Option<u8> {
         question.map(|question| match question.whom {
             Whom::Device(node) | Whom::Neighbours(node) => node.0[0],
+            Whom::Port { number, .. } => number,
         })
     }
 
