@@ -93,7 +93,7 @@ impl Worker {
             }
             (Stage::Recovering(_), Message::Ready) => self.recovered(index),
             (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Renew(renewal)) => {
-                self.peer_renews(index, Box::new(Renewed { renewal: *renewal, inquiry }));
+                self.peer_renews(index, Renewed::new(*renewal, inquiry));
             }
             (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Rail(word)) => {
                 self.heard_of_rail(index, word, &inquiry);

@@ -3,6 +3,7 @@
 
 use qpair_verbs::{Inquiry, Local, PostError, Prepared, QpState};
 
+use super::trial::AT_ONCE;
 use super::{Step, Worker};
 use crate::cm::{HandshakeError, Message, RailNews, Renewal};
 use crate::engine::{Again, RemoteMemory, Unconfirmed};
@@ -16,6 +17,14 @@ use crate::worker::setup::{epoch, terms};
 pub(in crate::worker) struct Renewed {
     pub(in crate::worker) renewal: Renewal,
     pub(in crate::worker) inquiry: Inquiry,
+    /// Others before it that this side had not come to see to.
+    replaced: u32,
+}
+
+impl Renewed {
+    pub(in crate::worker) fn new(renewal: Renewal, inquiry: Inquiry) -> Box<Self> {
+        Box::new(Renewed { renewal, inquiry, replaced: 0 })
+    }
 }
 
 impl Endpoint {
@@ -176,17 +185,20 @@ impl Worker {
     }
 
     /// The peer tells of another queue pair of its own.
-    pub(in crate::worker) fn peer_renews(&mut self, index: usize, renewed: Box<Renewed>) {
+    pub(in crate::worker) fn peer_renews(&mut self, index: usize, mut renewed: Box<Renewed>) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let address = endpoint.peer;
         let is_connected =
             matches!(&endpoint.stage, Stage::Recovering(recovery) if matches!(recovery.step, Step::Connected));
-        // One at a time is due, unless the peer gave that up too while this side was not ready. More would be a flood.
-        let is_too_many = endpoint.renewal.is_some()
-            && match &mut endpoint.stage {
-                Stage::Recovering(recovery) => !recovery.trial.bears_change(),
-                _ => true,
-            };
+        // One at a time is due, unless the peer gave that up too while this side was not ready, or had not looked. More would be a
+        // flood.
+        let is_too_many = endpoint.renewal.as_ref().is_some_and(|before| match &mut endpoint.stage {
+            Stage::Recovering(recovery) => !recovery.trial.bears_change(),
+            _ => {
+                renewed.replaced = before.replaced + 1;
+                renewed.replaced > AT_ONCE
+            }
+        });
         if !endpoint.link.retains() || is_too_many {
             let error = HandshakeError::Unexpected(RENEW);
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
@@ -214,7 +226,7 @@ impl Worker {
         if !is_ready || usize::from(renewed.renewal.rail) != rail {
             return self.follow(index, renewed);
         }
-        let Renewed { renewal: theirs, inquiry } = *renewed;
+        let Renewed { renewal: theirs, inquiry, .. } = *renewed;
         let Step::Renewed(prepared) = std::mem::replace(&mut recovery.step, Step::Connected) else { return };
         let ours = self.hello_on(rail, prepared.address(), epoch);
         if let Err(error) = ours.check_fabric(&theirs.hello) {

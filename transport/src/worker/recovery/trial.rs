@@ -73,7 +73,7 @@ impl Trial {
 
 /// Queue pairs that come to nothing and are followed by another at once, for each that carries something: of as many rails as
 /// there may be, each twice.
-const AT_ONCE: u32 = 2 * RAILS as u32;
+pub(super) const AT_ONCE: u32 = 2 * RAILS as u32;
 /// First and longest pause before another.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(250);

@@ -194,7 +194,7 @@ fn renewal(worker: &mut Worker, ep: EndpointId) -> Renewal {
 
 /// As the peer tells of it.
 fn told(renewal: Renewal) -> Box<Renewed> {
-    Box::new(Renewed { renewal, inquiry: nobody_asked() })
+    Renewed::new(renewal, nobody_asked())
 }
 
 #[test]
@@ -270,6 +270,9 @@ fn what_came_before_a_hang_up_counts_though_the_queue_pair_fails() {
     assert!(reason.is_orderly(), "{reason}");
 }
 
+/// Renewals that a peer may tell of while this side is not ready.
+const MOST: u32 = 17;
+
 #[test]
 fn a_renewal_that_is_not_due_ends_the_connection() {
     for config in [Config::default(), config()] {
@@ -277,9 +280,12 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
         let index = ep.index as usize;
         let renewal = renewal(&mut worker, ep);
         let recovers = worker.endpoints.at(index).unwrap().link.retains();
-        if recovers {
-            worker.peer_renews(index, told(renewal.clone()));
-            assert!(worker.endpoints.at(index).unwrap().broken.is_some(), "one is due");
+        // One is due; so are others as long as this side has not come to see to it.
+        for sent in 0..if recovers { MOST } else { 0 } {
+            worker.peer_renews(index, told(Renewal { sent, ..renewal.clone() }));
+            let endpoint = worker.endpoints.at(index).unwrap();
+            assert!(endpoint.broken.is_some(), "renewal {sent}");
+            assert_eq!(endpoint.renewal.as_ref().unwrap().renewal.sent, sent, "the last one counts");
         }
         worker.peer_renews(index, told(renewal));
         let reason = end(&mut worker);
@@ -295,13 +301,12 @@ fn a_peer_may_tell_of_another_queue_pair_while_this_side_is_not_ready() {
     let index = ep.index as usize;
     let renewal = renewal(&mut worker, ep);
     worker.suspend(index, CloseReason::PeerLost(Lost::QueuePair));
-    let most = 17;
-    for sent in 0..most {
+    for sent in 0..MOST {
         worker.peer_renews(index, told(Renewal { sent, ..renewal.clone() }));
         let last = worker.endpoints.at(index).unwrap().renewal.as_ref().unwrap();
         assert_eq!(last.renewal.sent, sent, "the last one counts");
     }
-    worker.peer_renews(index, told(Renewal { sent: most, ..renewal }));
+    worker.peer_renews(index, told(Renewal { sent: MOST, ..renewal }));
     let reason = end(&mut worker);
     assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { .. })), "{reason}");
 }
