@@ -22,7 +22,9 @@ use crate::types::QpType;
 pub(crate) struct Receiver {
     pub(super) own: Option<OwnQueue>,
     pub(super) srq: Option<Arc<SoftSrq>>,
-    pub(super) lines: u32,
+    /// Lines of the inbound ring, and the fewest that do.
+    lines: u32,
+    least_lines: u32,
     /// The inbound ring, once there is one.
     ring: Option<Lines>,
     /// The poller's.
@@ -64,8 +66,13 @@ pub(super) struct Poller {
 
 impl Receiver {
     pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
-        let (own, lines) = match &spec.srq {
-            Some(srq) => (None, lines_of_shared(srq.wqes().count(), spec.options.asked_recv_depth)),
+        let (own, lines, least_lines) = match &spec.srq {
+            Some(srq) => {
+                let (receives, unpolled) = (srq.wqes().count(), spec.options.asked_recv_depth);
+                let lines = lines_of_shared(receives, unpolled);
+                // What was asked for is had, or nothing.
+                (None, lines, if unpolled.is_none() { ample_lines(receives) } else { lines })
+            }
             None => {
                 let count = spec.options.recv_depth().next_power_of_two();
                 let own = OwnQueue {
@@ -78,13 +85,14 @@ impl Receiver {
                 // Datagrams have one line for each receive.
                 let lines =
                     if spec.options.qp_type == QpType::Ud { count } else { (count * LINES_PER_RECEIVE).max(MIN_LINES) };
-                (Some(own), lines)
+                (Some(own), lines, lines)
             }
         };
         Ok(Receiver {
             own,
             srq: spec.srq.clone(),
             lines,
+            least_lines,
             ring: None,
             poller: UnsafeCell::new(None),
             void: Mutex::default(),
@@ -94,6 +102,13 @@ impl Receiver {
 
     pub(crate) fn ring_lines(&self) -> u32 {
         self.lines
+    }
+
+    /// Lines that the inbound ring may have, the most first: [as many as it is to have](Receiver::ring_lines), and fewer for when the
+    /// device has no memory for those, with which fewer messages may wait.
+    pub(crate) fn ring_lengths(&self) -> impl Iterator<Item = u32> {
+        let least = self.least_lines;
+        std::iter::successors(Some(self.lines), move |lines| Some(lines / 2).filter(|&fewer| fewer >= least))
     }
 
     pub(crate) fn with_ring(mut self, lines: Lines) -> Self {
@@ -288,7 +303,11 @@ const MAX_SHARED_LINES: u32 = 4096;
 /// Lines for a queue pair that takes from a shared queue of so many receives, of which it may be the only one, and leave so many
 /// messages to wait. Half of the lines are enough for messages placed directly, and fewer are put inside the ring then.
 fn lines_of_shared(receives: u32, unpolled: Option<u32>) -> u32 {
-    let ample = (receives * LINES_PER_RECEIVE).clamp(MIN_LINES, AMPLE_LINES);
     let unpolled = unpolled.map_or(receives, |unpolled| unpolled.clamp(1, receives).next_power_of_two());
-    (unpolled * 2).clamp(ample, MAX_SHARED_LINES)
+    (unpolled * 2).clamp(ample_lines(receives), MAX_SHARED_LINES)
+}
+
+/// Lines for what one polls of it as it comes.
+fn ample_lines(receives: u32) -> u32 {
+    (receives * LINES_PER_RECEIVE).clamp(MIN_LINES, AMPLE_LINES)
 }

@@ -69,9 +69,11 @@ impl SoftQp {
         } else {
             None
         };
-        // SAFETY: `QpPublic` is made of atomics; the ring's protocol rules all access to it.
-        let (public, ring) = unsafe { (Block::public(&home, 1), Block::<Slot>::shared(&home, receiver.ring_lines())) };
-        let (public, ring) = (public.ok_or_else(full)?, ring.ok_or_else(full)?);
+        // SAFETY: `QpPublic` is made of atomics.
+        let public = unsafe { Block::public(&home, 1) }.ok_or_else(full)?;
+        // SAFETY: the ring's protocol rules all access to it.
+        let ring = |lines| unsafe { Block::<Slot>::shared(&home, lines) };
+        let ring = receiver.ring_lengths().find_map(ring).ok_or_else(full)?;
         // SAFETY: the queue pair keeps the block longer than the receiver.
         let lines = unsafe { Lines::new(ring.first(), ring.count()) };
         let seats = seats(&spec, &public).ok_or_else(full)?;

@@ -16,7 +16,30 @@ use crate::soft::ring::{Lines, Slot};
 use crate::soft::visited::Member;
 use crate::sync::Ordering;
 use crate::types::{QpState, QpType};
-use crate::{Access, CompletionQueue, Context, NodeId, ProtectionDomain, QueuePair};
+use crate::{Access, CompletionQueue, Context, CreateError, NodeId, Prepared, ProtectionDomain, QueuePair};
+
+/// By default its ring has room for all that may wait of the shared queue; where a thousand such rings leave no memory, for less.
+#[test]
+fn a_queue_pair_of_a_deep_shared_queue_makes_do_with_little_memory() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let srq = pd.create_srq(4096).unwrap();
+    let lines = |prepared: &Prepared| prepared.soft().unwrap().ring.count();
+    let ample = pd.rc(&cq).srq(&srq).build().unwrap();
+    assert_eq!(lines(&ample), 4096);
+    let home = pd.node().home().clone();
+    let line = size_of::<Slot>();
+    let last = std::iter::from_fn(|| home.take_shared(4096 * line)).last().unwrap();
+    while home.take_shared(256).is_some() {}
+    // Memory for one of 1024 and two of 512, and no more.
+    for offset in [0, 1024 + 256, 1024 + 1024] {
+        home.give_shared(last + offset * line, if offset == 0 { 1024 } else { 512 } * line);
+    }
+    let error = pd.rc(&cq).srq(&srq).recv_depth(2048).build().unwrap_err();
+    assert!(matches!(error, CreateError::Exhausted { .. }), "{error}");
+    let made: Vec<_> = std::iter::repeat_with(|| pd.rc(&cq).srq(&srq).build()).map_while(Result::ok).collect();
+    assert_eq!(made.iter().map(lines).collect::<Vec<_>>(), [1024, 512, 512]);
+}
 
 /// A datagram queue pair with two receives posted, of which a sender has claimed the first.
 struct Claimed {
