@@ -144,6 +144,20 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
+    /// Makes the acknowledgment in `to` that the peer is owed, but for its CRC, if that is next; its length, and where it goes.
+    fn acknowledge<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<(usize, Route)> {
+        match self {
+            QueuePair::Reliable(rc, route) => Some((rc.acknowledge(now, to, host, counters)?, *route)),
+            QueuePair::Unreliable(..) | QueuePair::Datagrams(_) => None,
+        }
+    }
+
     fn timeout(&self) -> Option<Instant> {
         match self {
             QueuePair::Reliable(rc, _) => rc.timeout(),
@@ -193,13 +207,17 @@ impl<L: Copy> Slot<L> {
         if let Some(len) = control.notification.transmit(now, to, counters) {
             return Some((len, Route { traffic_class: NOTIFICATIONS, ..route }));
         }
-        if self.queue_pair.is_nearly_silent() {
+        let made = if self.queue_pair.is_nearly_silent() {
             // What is left is not to be said later.
             control.release();
-        } else if !control.lets_go(now, self.queue_pair.longest_packet()) {
-            return None;
-        }
-        let (len, route) = self.queue_pair.make(now, to, host, counters)?;
+            self.queue_pair.make(now, to, host, counters)
+        } else if control.lets_go(now, self.queue_pair.longest_packet()) {
+            self.queue_pair.make(now, to, host, counters)
+        } else {
+            // The peer did nothing to be held up for: at the least rate that would be for longer than it waits.
+            self.queue_pair.acknowledge(now, to, host, counters)
+        };
+        let (len, route) = made?;
         control.sent(now, len);
         Some((len, Route { traffic_class: route.traffic_class & !MARKS | MAY_BE_MARKED, ..route }))
     }

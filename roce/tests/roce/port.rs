@@ -1,6 +1,7 @@
 //! Ports: several queue pairs behind one socket, packets that are sent at once, and packets that are nobody's.
 
 mod failed;
+mod held;
 
 use std::time::{Duration, Instant};
 

@@ -172,6 +172,19 @@ impl<L: Copy> ReliableConnection<L> {
         })
     }
 
+    /// As [`transmit`](ReliableConnection::transmit), where nothing may be sent but an acknowledgment or a refusal: makes that if it is
+    /// due, and before all else. It is short, and the peer waits for it.
+    pub(crate) fn acknowledge<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        let is_due = self.responder.acknowledges() && !self.responder.is_patient(now, host);
+        if is_due { self.answer(now, to, host, counters) } else { None }
+    }
+
     /// What is made from now on goes in another [departure](crate::Departure) than what was made before: whoever sends packets
     /// together says so before the first of them. Who never does takes all for one.
     pub fn begin_departure(&mut self) {
