@@ -52,6 +52,8 @@ pub enum Action {
     CompareSwap,
     /// Asks for a fetch-and-add.
     FetchAdd,
+    /// Asks for something that nothing here does. The peer is to be told, and not to ask again.
+    Unsupported,
     /// Tells the sender of marked packets to slow down.
     CongestionNotification,
 }
@@ -179,6 +181,10 @@ opcodes! {
     RC_SEND_LAST_INV = 0x16: Rc Send Last Invalidate;
     /// A SEND of one packet that invalidates a key.
     RC_SEND_ONLY_INV = 0x17: Rc Send Only Invalidate;
+    /// Asks for a FLUSH: IBA annex A19, the code from the kernel's include/rdma/ib_pack.h. Not done here.
+    RC_FLUSH = 0x1c: Rc Unsupported Only Nothing;
+    /// An ATOMIC WRITE: as above.
+    RC_ATOMIC_WRITE = 0x1d: Rc Unsupported Only Nothing;
     /// First packet of a SEND on an unreliable connection.
     UC_SEND_FIRST = 0x20: Uc Send First Nothing;
     /// Middle packet of a SEND.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_roce::wire::{Opcode, Packet, Service};
+use qpair_roce::wire::{Aeth, Extension, ICRC_LEN, Nak, Opcode, Packet, Service, Syndrome};
 use qpair_roce::{Cause, Completion, Extra, Op, Outcome, PostError, ReliableConfig, Remote, Right, Rkey, Send, State};
 
 use super::pair::{End, Pair};
@@ -101,6 +101,25 @@ fn packets_of_other_services_are_dropped_and_counted() {
     let id = pair.post(0, Op::Send(Extra::Nothing), vec![1; 10]).0;
     pair.drive();
     assert_eq!(pair.sent(0), [(id, Outcome::Success)]);
+}
+
+/// Such as a peer may ask for that counts on newer devices.
+#[test]
+fn what_nobody_does_here_is_refused_and_not_asked_for_again() {
+    for opcode in [Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE] {
+        let mut pair = Pair::new(1, Faults::default());
+        let End { rc, side, counters, .. } = &mut pair.ends[1];
+        let mut packet = [0; 64];
+        packet[0] = opcode.0;
+        packet[9..12].copy_from_slice(&[0xff, 0xff, 0xf0]);
+        rc.handle(pair.now, &Packet::parse(&packet).unwrap(), side, counters);
+        let mut answer = [0; 4096];
+        let len = rc.transmit(pair.now, &mut answer, side, counters).expect("an answer");
+        let said = Packet::parse(&answer[..len + ICRC_LEN]).unwrap().headers.extension;
+        let Extension::Acknowledge(Aeth { syndrome, .. }) = said else { panic!("{said:?}") };
+        assert_eq!(syndrome, Syndrome::Nak(Nak::InvalidRequest), "{opcode}");
+        assert_eq!((rc.state(), &side.failed[..]), (State::Failed, &[Cause::PeerRequest][..]));
+    }
 }
 
 #[test]
