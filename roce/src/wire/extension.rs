@@ -194,12 +194,12 @@ impl Shape {
             (Action::Send | Action::Write, With::Invalidate) => Shape::Invalidate,
             (Action::ReadRequest, _) => Shape::Remote,
             (Action::ReadResponse, _) if matches!(position, Position::Middle) => Shape::None,
-            // What they have goes for payload, which nobody looks at.
-            (Action::Unsupported, _) => Shape::None,
             (Action::ReadResponse | Action::Acknowledge, _) => Shape::Acknowledge,
             (Action::AtomicAcknowledge, _) => Shape::AtomicAcknowledge,
             (Action::CompareSwap | Action::FetchAdd, _) => Shape::Atomic,
             (Action::CongestionNotification, _) => Shape::Congestion,
+            // What they have goes for payload, which nobody looks at.
+            (Action::Unsupported, _) => Shape::None,
         })
     }
 

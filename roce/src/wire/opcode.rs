@@ -52,7 +52,8 @@ pub enum Action {
     CompareSwap,
     /// Asks for a fetch-and-add.
     FetchAdd,
-    /// Asks for something that nothing here does. The peer is to be told, and not to ask again.
+    /// Asks for something that nothing here does, on a reliable connection: FLUSH (0x1c) and ATOMIC WRITE (0x1d) of IBA annex A19, and
+    /// what has no meaning yet. The peer is to be told (IBA 9.9.2, table 59), and not to ask again.
     Unsupported,
     /// Tells the sender of marked packets to slow down.
     CongestionNotification,
@@ -123,6 +124,11 @@ macro_rules! opcodes {
 
         const MEANINGS: [Option<Meaning>; 256] = {
             let mut table = [None; 256];
+            let mut code = 0;
+            while code < RELIABLE_CODES {
+                table[code] = Some(UNSUPPORTED);
+                code += 1;
+            }
             $(table[$code] = Some(Meaning {
                 service: Service::$service,
                 action: Action::$action,
@@ -181,10 +187,6 @@ opcodes! {
     RC_SEND_LAST_INV = 0x16: Rc Send Last Invalidate;
     /// A SEND of one packet that invalidates a key.
     RC_SEND_ONLY_INV = 0x17: Rc Send Only Invalidate;
-    /// Asks for a FLUSH: IBA annex A19, the code from the kernel's include/rdma/ib_pack.h. Not done here.
-    RC_FLUSH = 0x1c: Rc Unsupported Only Nothing;
-    /// An ATOMIC WRITE: as above.
-    RC_ATOMIC_WRITE = 0x1d: Rc Unsupported Only Nothing;
     /// First packet of a SEND on an unreliable connection.
     UC_SEND_FIRST = 0x20: Uc Send First Nothing;
     /// Middle packet of a SEND.
@@ -216,6 +218,11 @@ opcodes! {
     /// Congestion notification packet (CNP).
     CNP = 0x81: Any CongestionNotification Only Nothing;
 }
+
+/// The codes of reliable connections are those below this one. IBA 9.2.1, table 37.
+const RELIABLE_CODES: usize = 0x20;
+const UNSUPPORTED: Meaning =
+    Meaning { service: Service::Rc, action: Action::Unsupported, position: Position::Only, with: With::Nothing };
 
 impl Opcode {
     /// What the code means; `None` for one that this crate does not know.

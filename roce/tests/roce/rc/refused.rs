@@ -106,7 +106,7 @@ fn packets_of_other_services_are_dropped_and_counted() {
 /// Such as a peer may ask for that counts on newer devices.
 #[test]
 fn what_nobody_does_here_is_refused_and_not_asked_for_again() {
-    for opcode in [Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE] {
+    for opcode in [0x15, 0x18, 0x1b, 0x1c, 0x1d, 0x1f].map(Opcode) {
         let mut pair = Pair::new(1, Faults::default());
         let End { rc, side, counters, .. } = &mut pair.ends[1];
         let mut packet = [0; 64];
