@@ -207,18 +207,20 @@ impl<L: Copy> Slot<L> {
         if let Some(len) = control.notification.transmit(now, to, counters) {
             return Some((len, Route { traffic_class: NOTIFICATIONS, ..route }));
         }
-        let made = if self.queue_pair.is_nearly_silent() {
+        let is_nearly_silent = self.queue_pair.is_nearly_silent();
+        if is_nearly_silent {
             // What is left is not to be said later.
             control.release();
-            self.queue_pair.make(now, to, host, counters)
-        } else if control.lets_go(now, self.queue_pair.longest_packet()) {
-            self.queue_pair.make(now, to, host, counters)
+        }
+        let (len, route) = if is_nearly_silent || control.lets_go(now, self.queue_pair.longest_packet()) {
+            let made = self.queue_pair.make(now, to, host, counters)?;
+            control.sent(now, made.0);
+            made
         } else {
-            // The peer did nothing to be held up for: at the least rate that would be for longer than it waits.
-            self.queue_pair.acknowledge(now, to, host, counters)
+            // What the peer sends is not to be held up by what this end sends; nor do acknowledgments count here, or the peer could
+            // leave nothing for anything else.
+            self.queue_pair.acknowledge(now, to, host, counters)?
         };
-        let (len, route) = made?;
-        control.sent(now, len);
         Some((len, Route { traffic_class: route.traffic_class & !MARKS | MAY_BE_MARKED, ..route }))
     }
 }
