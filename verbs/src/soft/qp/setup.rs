@@ -74,6 +74,14 @@ impl SoftQp {
         // SAFETY: the ring's protocol rules all access to it.
         let ring = |lines| unsafe { Block::<Slot>::shared(&home, lines) };
         let ring = receiver.ring_lengths().find_map(ring).ok_or_else(full)?;
+        if ring.count() < receiver.ring_lines() {
+            let (lines, wanted) = (ring.count(), receiver.ring_lines());
+            tracing::debug!(
+                lines,
+                wanted,
+                "the device has little memory left: fewer messages may wait for a queue pair"
+            );
+        }
         // SAFETY: the queue pair keeps the block longer than the receiver.
         let lines = unsafe { Lines::new(ring.first(), ring.count()) };
         let seats = seats(&spec, &public).ok_or_else(full)?;
