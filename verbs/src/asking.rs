@@ -1,6 +1,8 @@
-//! Asking for what is to be known before a queue pair is connected, in threads of their own: who is asked may be stopped.
+//! Asking for what is to be known before a queue pair is connected, in threads of their own: who is asked may be stopped, or not
+//! there.
 
 use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
@@ -20,8 +22,8 @@ pub(crate) enum Whom {
     Device(NodeId),
     /// Those of this host who share the network's port with this device, which is new there.
     Neighbours(NodeId),
-    /// Who is on the network behind a port of a device of libibverbs, by a row of that's GID table.
-    Port { device: usize, number: u8, row: u8, gid: Gid },
+    /// The port with that GID, on the network of a port of a device of libibverbs, from a row of the GID table.
+    Port { device: u64, number: u8, row: u8, gid: Gid },
 }
 
 /// A question that was asked, and its answer once that is there.
@@ -67,7 +69,7 @@ where
     }
     if let Err(source) = thread::Builder::new().name("qpair-asking".into()).spawn(serve) {
         let unserved = lock(&DESK).gives_up(whom);
-        let error = ConnectError::System { what: "start a thread that asks the peer's device", source };
+        let error = ConnectError::System { what: "start a thread that asks for the peer", source };
         tell_all(unserved, &error);
     }
     ticket
@@ -122,7 +124,13 @@ impl<T: Send, A: FnOnce() -> Result<T, ConnectError> + Send> Ask for Asked<T, A>
         if self.ticket.strong_count() == 0 {
             return None;
         }
-        let answer = (self.ask)();
+        // Whoever waits for it is told in any case.
+        let answer = catch_unwind(AssertUnwindSafe(self.ask)).unwrap_or_else(|panic| {
+            // It may be of a type whose drop panics.
+            std::mem::forget(panic);
+            let source = io::Error::other("the thread that asked panicked");
+            Err(ConnectError::System { what: "ask for the peer", source })
+        });
         let for_all = answer.as_ref().err().and_then(for_all);
         if let Some(ticket) = self.ticket.upgrade() {
             ticket.put(answer);
@@ -141,13 +149,13 @@ impl Desk {
     fn takes_on(&mut self, question: Question) -> Needed {
         let whom = question.whom;
         let is_served =
-            self.threads > 0 && (self.busy.contains(&whom) || self.waiting.iter().any(|waiting| waiting.whom == whom));
+            self.threads > 0 && (!self.may_be_asked(whom) || self.waiting.iter().any(|waiting| waiting.whom == whom));
         self.waiting.push_back(question);
         if is_served {
             return Needed::None;
         }
         let waited_for: HashSet<_> = self.waiting.iter().map(|waiting| waiting.whom).collect();
-        if waited_for.difference(&self.busy).count() <= self.idle {
+        if waited_for.into_iter().filter(|&whom| self.may_be_asked(whom)).count() <= self.idle {
             return Needed::Idle;
         }
         if self.threads == THREADS {
@@ -169,9 +177,15 @@ impl Desk {
         same.into()
     }
 
-    /// The question that waits longest of those whose addressee is not being asked.
+    /// True if nobody asks the same, and others are not kept from asking by it: anybody can make up ports that nobody has.
+    fn may_be_asked(&self, whom: Whom) -> bool {
+        let is_port = |whom: &Whom| matches!(whom, Whom::Port { .. });
+        !self.busy.contains(&whom) && (!is_port(&whom) || self.busy.iter().copied().filter(is_port).count() < PORTS)
+    }
+
+    /// The question that waits longest of those that may be asked.
     fn next(&mut self) -> Option<Question> {
-        let place = self.waiting.iter().position(|question| !self.busy.contains(&question.whom))?;
+        let place = self.waiting.iter().position(|question| self.may_be_asked(question.whom))?;
         let question = self.waiting.remove(place)?;
         self.busy.insert(question.whom);
         Some(question)
@@ -244,8 +258,10 @@ fn next() -> Option<Question> {
 
 /// What nobody is to be told who has a queue pair.
 pub(crate) const CLOSED: ConnectError = ConnectError::NoRoute { why: "the device that asked was closed meanwhile" };
-/// Who are asked at once.
+/// Who are asked at once,
 const THREADS: usize = 32;
+/// and ports on networks among them.
+const PORTS: usize = 16;
 /// How long a thread waits for somebody else to ask.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -293,6 +309,23 @@ mod tests {
         assert!((0..THREADS as u8).all(|one| whom(desk.next()) == Some(one)));
         assert!(desk.asked(Whom::Device(NodeId([9; 16])), true).is_empty());
         assert_eq!(whom(desk.next()), Some(THREADS as u8), "it is the next one's turn");
+    }
+
+    #[test]
+    fn ports_that_nobody_has_leave_threads_for_others() {
+        let mut desk = Desk::default();
+        let port = |number| Whom::Port { device: 0, number, row: 0, gid: Gid([0; 16]) };
+        let ask = |desk: &mut Desk, whom| desk.takes_on(Question { whom, ..question(0) });
+        for number in 0..PORTS as u8 {
+            assert_eq!(ask(&mut desk, port(number)), Needed::Another);
+            assert_eq!(whom(desk.next()), Some(number));
+        }
+        assert_eq!([90, 91].map(|number| ask(&mut desk, port(number))), [Needed::None; 2]);
+        assert_eq!(whom(desk.next()), None, "others ask first");
+        assert_eq!(desk.takes_on(question(70)), Needed::Another);
+        assert_eq!(whom(desk.next()), Some(70));
+        assert_eq!(desk.asked(port(3), true).len(), 0);
+        assert_eq!((whom(desk.next()), whom(desk.next())), (Some(90), None));
     }
 
     #[test]

@@ -52,7 +52,7 @@ enum Asked {
     /// By the software device, of a queue pair, or, where none is named, for a place on the network.
     Soft { by: NodeId, address: Option<QpAddress>, ticket: Arc<Ticket<Found>> },
     /// By a device of libibverbs, of a queue pair's port.
-    Ibv { by: usize, address: QpAddress, ticket: Arc<Ticket<()>> },
+    Ibv { by: u64, address: QpAddress, ticket: Arc<Ticket<()>> },
 }
 
 impl Asked {
@@ -71,7 +71,7 @@ impl Inquiry {
     }
 
     /// Asks the peer at `address`, to whom a queue pair of that device shall be connected: once for each that is to be connected
-    /// there. Does not wait. The queue pair is to be one of port 1, with the row of the GID table that it has by default.
+    /// there. Does not wait. Of a device of libibverbs it is to be one of port 1, with the row of the GID table that it has by default.
     pub fn ask(&mut self, context: &Context, address: &QpAddress) {
         self.ask_from(context, 1, None, address);
     }

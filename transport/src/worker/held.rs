@@ -1,5 +1,5 @@
-//! Messages of the handshake that name queue pairs of a process that has not answered for them yet: they wait, with what
-//! follows them on their streams, and hold up nobody else.
+//! Messages of the handshake that name queue pairs of a process that has not answered for them yet, or on a port that is looked for:
+//! they wait, with what follows them on their streams, and hold up nobody else.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Held {
 }
 
 impl Worker {
-    /// Deals with a message, once the device of each queue pair that it names has answered.
+    /// Deals with a message, once there is an answer for each queue pair that it names.
     pub(super) fn hear(&mut self, socket: SocketId, message: Message) {
         let inquiry = self.inquire(socket, &message);
         if inquiry.is_over() {

@@ -143,7 +143,7 @@ impl Device {
     }
 
     /// A setting, or a count: `live.qp`, `created.mr`, `destroyed.cq`; the kinds are context, pd, td, mr, mw, channel,
-    /// cq, srq, qp and ah.
+    /// cq, srq, qp and ah. `waiting` counts the calls that wait as the setting `neighbours` has them.
     ///
     /// # Errors
     /// [`Error::Refused`] for an unknown one.

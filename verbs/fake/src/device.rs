@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) locked: u64,
     /// The kernel has taken it away.
     pub(crate) removed: bool,
+    /// Calls that wait until the kernel has found a peer's port.
+    pub(crate) waiting: u64,
 }
 
 /// An entry of the GID table.
@@ -57,6 +59,7 @@ impl Device {
             refused_value: None,
             locked: 0,
             removed: false,
+            waiting: 0,
         }
     }
 
@@ -102,6 +105,9 @@ impl Device {
 
     /// A count by name: `live.qp`, `created.qp`, `destroyed.qp`.
     pub(crate) fn count(&self, name: &str) -> Option<u64> {
+        if name == "waiting" {
+            return Some(self.waiting);
+        }
         let (what, kind) = name.split_once('.')?;
         let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
         let (created, destroyed) = self.counts.get(&kind).copied().unwrap_or_default();

@@ -114,8 +114,9 @@ const DEFAULTS: &[(&str, u64)] = &[
     // Conduct: an attribute (a bit of enum ibv_qp_attr_mask) whose next value that ibv_modify_qp gets is refused from then
     // on, as any other is not; sends held back until others follow; polls of a completion queue after which the sends that
     // complete there are done; an extended poll that skips each second completion; completions of a destroyed queue pair
-    // taken out of its queues; the event of the last receive from a shared queue; the state that ibv_query_qp claims; what becomes of a call that has the kernel
-    // find a peer's port on an Ethernet network: it goes on (1), waits until this changes (0), or hears that nobody answers (2).
+    // taken out of its queues; the event of the last receive from a shared queue; the state that ibv_query_qp claims; what
+    // becomes of a call that has the kernel find a peer's port on an Ethernet network: it goes on (1), waits until this changes
+    // (0), or hears that nobody answers (2).
     ("refuse_attr", 0),
     ("defer", 0),
     ("lag", 0),

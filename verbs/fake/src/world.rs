@@ -99,9 +99,19 @@ pub(crate) fn world_when(acknowledged: impl Fn(&World) -> bool) -> MutexGuard<'s
 
 /// The same, once the kernel has found who is at the other end of a path from the device of `object`, or has given that up.
 pub(crate) fn world_at(object: usize, path: &ibv_ah_attr) -> MutexGuard<'static, World> {
+    let mut counted = None;
     loop {
-        let world = world();
-        if !matches!(world.neighbour(object, path), Neighbour::IsLookedFor) {
+        let mut world = world();
+        let waits = world.neighbour(object, path) == Neighbour::IsLookedFor;
+        match (counted, world.objects.get(&object).map(|live| live.device)) {
+            (None, Some(device)) if waits => {
+                world.devices[device].waiting += 1;
+                counted = Some(device);
+            }
+            (Some(device), _) if !waits => world.devices[device].waiting -= 1,
+            _ => {}
+        }
+        if !waits {
             return world;
         }
         drop(world);

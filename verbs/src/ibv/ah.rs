@@ -55,11 +55,12 @@ impl Ah {
             return Err(ConnectError::TypeMismatch { ours: QpType::Ud, theirs: peer.qp_type });
         }
         address::check_peer(peer)?;
-        let handle =
-            AhHandle::create(pd.handle(), local.path_to(peer)).map_err(|source| match is_silence(&source) {
+        let handle = AhHandle::create(pd.handle(), local.path_to(peer)).map_err(|source| {
+            match is_silence(local.link_layer, &source) {
                 true => ConnectError::Unreachable { gid: peer.gid, source },
                 false => ConnectError::System { what: "make an address handle for the peer's port", source },
-            })?;
+            }
+        })?;
         Ok(Arc::new(Ah { handle, qpn: peer.qpn, qkey: peer.qkey, domain: pd.id() }))
     }
 

@@ -1,6 +1,7 @@
 //! An opened device: its context, its events, and what it says of itself.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use qpair_verbs_sys::Ibverbs;
@@ -24,6 +25,8 @@ pub(crate) struct Device {
     _watcher: Watcher,
     hub: Arc<Hub>,
     handle: Arc<Handle>,
+    /// Its own in this process.
+    id: u64,
     attributes: DeviceAttributes,
     max_inline: OnceLock<u32>,
     /// Made with the first connection or listener.
@@ -54,10 +57,16 @@ impl Device {
             _watcher: watcher,
             hub,
             handle,
+            id: OPENED.fetch_add(1, Ordering::Relaxed),
             attributes,
             max_inline: OnceLock::new(),
             manager: Mutex::default(),
         }))
+    }
+
+    /// Tells it from all others that this process opens.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -116,3 +125,6 @@ impl Device {
         &self.hub
     }
 }
+
+/// Devices that this process has opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);

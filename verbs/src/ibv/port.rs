@@ -10,7 +10,7 @@ use super::handle::{Handle, outcome};
 use crate::device::{LinkLayer, PhysicalState, PortAttributes, PortState};
 use crate::types::{GidEntry, Mtu};
 
-/// What the paths from a port rest on, and no more: each queue pair and each address handle asks for it.
+/// What the paths from a port rest on, and no more: each queue pair, each address handle and each inquiry asks for it.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) lid: u16,

@@ -1,6 +1,9 @@
 //! Finding a peer's port on an Ethernet network. The kernel asks for its address there (ARP, neighbour discovery) when a queue pair
 //! is brought to RTR or an address handle is made, and has whoever does that wait: a second where nobody answers (`rdma_resolve_ip`
 //! and `rdma_addr_find_l2_eth_by_grh` in its drivers/infiniband/core/addr.c). Once it has the answer, nobody waits any more.
+//!
+//! Some providers look for the port of an address handle in the library, and may fail without saying why: whoever connects waits then,
+//! as if nobody had asked. Others have no address handles (iWARP), and look for nobody when connecting.
 
 use std::io;
 use std::sync::Arc;
@@ -55,25 +58,21 @@ impl Device {
             None => Err(CLOSED),
         }))
     }
-
-    /// Tells it from others that are open.
-    pub(crate) fn id(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
-    }
 }
 
 /// Has the kernel find the way to a port, by an address handle that nobody uses.
 fn find(handle: &Arc<Handle>, gid: Gid, path: sys::ibv_ah_attr) -> Result<(), ConnectError> {
     let Ok(domain) = PdHandle::alloc(handle) else { return Ok(()) };
     match AhHandle::create(&Arc::new(domain), path) {
-        Err(source) if is_silence(&source) => Err(ConnectError::Unreachable { gid, source }),
+        Err(source) if is_silence(LinkLayer::Ethernet, &source) => Err(ConnectError::Unreachable { gid, source }),
         // It may be that there are no address handles; what is wrong else is told when connecting.
         _ => Ok(()),
     }
 }
 
-/// True if the system's reason is that the peer's port was asked for on its network, and is not there.
-pub(super) fn is_silence(source: &io::Error) -> bool {
+/// True if the system's reason is that the peer's port was asked for on its network, and is not there. A device that does not answer
+/// the kernel in time has the same code, and can not be told from that on Ethernet.
+pub(super) fn is_silence(on: LinkLayer, source: &io::Error) -> bool {
     let silences = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EHOSTDOWN, libc::ENETDOWN];
-    source.raw_os_error().is_some_and(|code| silences.contains(&code))
+    on == LinkLayer::Ethernet && source.raw_os_error().is_some_and(|code| silences.contains(&code))
 }

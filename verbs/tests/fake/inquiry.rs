@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
+use qpair_fake_ibverbs::control::Device;
 use qpair_verbs::{ConnectError, Inquiry, Prepared, QpAddress};
 
 use crate::ground::{Ground, in_fake, wait_until};
@@ -31,6 +33,12 @@ fn rc(ground: &Ground) -> Prepared {
     ground.pd.rc(&ground.cq).build().unwrap()
 }
 
+/// Waits until a call waits for the kernel.
+#[track_caller]
+fn waits(fake: &Device) {
+    assert!(wait_until(|| fake.get("waiting").unwrap() == 1), "nobody asks");
+}
+
 /// How often queue pairs were to be brought to RTR.
 fn transitions(ground: &Ground) -> usize {
     let to_rtr = |call: &&str| call.starts_with("ibv_modify_qp") && call.contains(" 1->2");
@@ -46,8 +54,10 @@ fn a_port_is_looked_for_by_another_thread() {
         let inquiry = asking(&ground, &there);
         assert!(!inquiry.is_over());
         ground.fake.set("neighbours", KNOWN).unwrap();
+        let start = Instant::now();
         while !inquiry.is_over() {
-            thread::park();
+            thread::park_timeout(LIMIT);
+            assert!(start.elapsed() < LIMIT, "nobody wakes this thread");
         }
         assert_eq!(transitions(&ground), 0);
         drop((inquiry.connect(near, &there).unwrap(), far));
@@ -64,6 +74,7 @@ fn who_does_not_answer_costs_whoever_connects_nothing() {
         let there = far.address();
         // Two who ask, of whom one alone is waited for.
         let inquiries = [asking(&ground, &there), asking(&ground, &there)];
+        waits(&ground.fake);
         ground.fake.set("neighbours", SILENT).unwrap();
         for (inquiry, qp) in inquiries.iter().zip([near, rc(&ground)]) {
             assert!(wait_until(|| inquiry.is_over()));
@@ -71,6 +82,7 @@ fn who_does_not_answer_costs_whoever_connects_nothing() {
             assert!(matches!(&error, ConnectError::Unreachable { gid, .. } if *gid == there.gid), "{error}");
         }
         assert_eq!(transitions(&ground), 0);
+        assert_eq!(ground.fake.calls().lines().filter(|call| call.starts_with("ibv_create_ah")).count(), 1);
         drop(far);
         ground.close();
     });
@@ -172,6 +184,7 @@ fn whoever_closes_the_device_waits_for_no_answer() {
         let ground = unknown();
         let there = rc(&ground).address();
         let inquiry = asking(&ground, &there);
+        waits(&ground.fake);
         let Ground { fake, ctx, pd, cq } = ground;
         drop((cq, pd, ctx, inquiry));
         fake.set("neighbours", KNOWN).unwrap();
@@ -184,3 +197,4 @@ fn whoever_closes_the_device_waits_for_no_answer() {
 const LOOKED_FOR: u64 = 0;
 const KNOWN: u64 = 1;
 const SILENT: u64 = 2;
+const LIMIT: Duration = Duration::from_secs(20);

@@ -12,7 +12,7 @@ use crate::worker::error::{CloseReason, ConnectFailure, Lost, ResourceError};
 use crate::worker::seen::Note;
 use crate::worker::setup::{epoch, terms};
 
-/// Another queue pair of the peer, and what its device answered for it.
+/// Another queue pair of the peer, and the answer for it.
 #[derive(Debug)]
 pub(in crate::worker) struct Renewed {
     pub(in crate::worker) renewal: Renewal,

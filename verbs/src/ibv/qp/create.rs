@@ -196,13 +196,13 @@ impl OwnedQp {
         self.shared.qp_type
     }
 
-    /// State as far as this side was told, by completions and events.
-    #[inline(always)]
-    /// The device's among those that are open.
-    pub(crate) fn device_id(&self) -> usize {
+    /// What tells its device from others that are open.
+    pub(crate) fn device_id(&self) -> u64 {
         self.pd.device().id()
     }
 
+    /// State as far as this side was told, by completions and events.
+    #[inline(always)]
     pub(crate) fn known_state(&self) -> QpState {
         self.shared.state()
     }

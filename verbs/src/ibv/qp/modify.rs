@@ -46,7 +46,7 @@ impl OwnedQp {
         let attributes = attributes::ready_to_receive(&self.options, path, peer, mtu, self.reads[0]);
         match self.modify(QpState::Rtr, &attributes) {
             // No attribute is to blame, and to try each would have the kernel ask for the peer as often.
-            Err(Failed::Refused(source)) if is_silence(&source) => {
+            Err(Failed::Refused(source)) if is_silence(self.local.link_layer, &source) => {
                 return Err(ConnectError::Unreachable { gid: peer.gid, source });
             }
             outcome => self.entered(QpState::Rtr, &attributes, outcome)?,
