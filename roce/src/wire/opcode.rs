@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// An operation code. Codes that this crate does not know are kept. IBA 9.2.1, table 38; A17.9.3 for congestion
+/// An operation code. Codes that this crate does not know are kept; those of reliable connections mean what is
+/// [not supported](Action::Unsupported). IBA 9.2.1, table 38; A17.9.3 for congestion
 /// notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
-/// What a known code means.
+/// What a code means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// Service of the queue pairs that it goes between.
@@ -225,7 +226,7 @@ const UNSUPPORTED: Meaning =
     Meaning { service: Service::Rc, action: Action::Unsupported, position: Position::Only, with: With::Nothing };
 
 impl Opcode {
-    /// What the code means; `None` for one that this crate does not know.
+    /// What the code means; `None` for one that this crate does not know, of no reliable connection.
     #[inline]
     pub const fn meaning(self) -> Option<Meaning> {
         MEANINGS[self.0 as usize]

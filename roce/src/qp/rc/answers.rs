@@ -104,7 +104,8 @@ impl Answers {
         self.queue.push_back(answer);
     }
 
-    /// Owes an answer once more. One that is owed still begins where the peer asks for it now.
+    /// Owes an answer once more. One that is owed still begins where the peer asks for it now; another goes before those to what the
+    /// peer asked for behind it, which are nothing to the peer until it has this one.
     pub(super) fn again(&mut self, answer: Answer) {
         let same = |owed: &&mut Answer| match (owed.kind, answer.kind) {
             (Kind::Read(owed), Kind::Read(asked)) => owed.of == asked.of,
@@ -112,7 +113,11 @@ impl Answers {
             _ => false,
         };
         match (self.queue.iter_mut().find(same), answer.kind) {
-            (None, _) => self.queue.push_back(answer),
+            (None, _) => {
+                let behind = self.queue.iter().position(|owed| owed.psn.relative_to(answer.psn) > 0);
+                self.queue.insert(behind.unwrap_or(self.queue.len()), answer);
+                debug_assert!(self.queue.len() <= 4 * self.room + 2, "a peer makes them many");
+            }
             (Some(Answer { psn, kind: Kind::Read(owed), .. }), Kind::Read(asked)) => {
                 *psn = answer.psn;
                 *owed = Reading { is_repeat: owed.is_repeat, ..asked };
@@ -237,6 +242,27 @@ mod tests {
             answers.again(Answer { psn: Psn::new(number % 3), msn: Msn::new(1), kind: reading(number % 3, true) });
         }
         assert!(answers.queue.len() <= 8, "{:?}", owed(&answers));
+    }
+
+    #[test]
+    fn what_is_asked_for_again_goes_before_what_is_behind_it() {
+        let mut answers = Answers::new(4);
+        for of in [5, 10, 20, 30] {
+            answers.answer(Answer { psn: Psn::new(of), msn: Msn::new(of), kind: reading(of, false) });
+        }
+        answers.pop();
+        answers.front().unwrap().psn = Psn::new(13);
+        answers.again(Answer { psn: Psn::new(7), msn: Msn::new(5), kind: reading(5, true) });
+        assert_eq!(owed(&answers).iter().map(|owed| owed.0).collect::<Vec<_>>(), [7, 13, 20, 30]);
+        // As the peer goes on, that of which some was given begins anew where it is.
+        for of in [10, 20, 30] {
+            answers.again(Answer { psn: Psn::new(of), msn: Msn::new(of), kind: reading(of, true) });
+        }
+        assert_eq!(owed(&answers).iter().map(|owed| owed.0).collect::<Vec<_>>(), [7, 10, 20, 30]);
+        // Behind what is done before it.
+        answers.done(Psn::new(40), Msn::new(40));
+        answers.again(Answer { psn: Psn::new(45), msn: Msn::new(45), kind: reading(41, true) });
+        assert_eq!(owed(&answers).last(), Some(&(45, "read")));
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub(super) struct Requester<L> {
     next_ssn: Msn,
     /// READs and atomics before the cursor.
     pending: u8,
-    /// So many may be there. After a loss one, and one more with each that is answered: a peer that was asked for many sends
-    /// all their answers before those that are asked for again.
+    /// So many may be there: after a loss half as many as before, one where the peer says nothing, and one more with each that is
+    /// answered. A peer may send all the answers that it was asked for before those that are asked for again.
     reads: u8,
     most_reads: u8,
     /// Packets that may be under way.
@@ -424,6 +424,8 @@ impl<L: Copy> Requester<L> {
             return Ok(());
         }
         self.window.lost();
+        // The answers to READs come as fast as the peer can send, and may be what there was no room for.
+        self.reads = (self.reads / 2).max(self.most_reads.min(1));
         self.retry(counters)?;
         self.recovery.told();
         Ok(())
@@ -431,7 +433,6 @@ impl<L: Copy> Requester<L> {
 
     /// Sends again, unless that was done too often.
     fn retry(&mut self, counters: &mut Counters) -> Result<(), Outcome> {
-        self.reads = self.most_reads.min(1);
         self.recovery.take(counters)?;
         self.rewind();
         Ok(())
@@ -458,6 +459,7 @@ impl<L: Copy> Requester<L> {
             self.deadline = None;
             if self.frontier != self.unacked {
                 self.window.unanswered();
+                self.reads = self.most_reads.min(1);
                 let again = self.retry(counters);
                 // The first packet that goes again asks whether the peer is there.
                 self.unasked = ASK_EVERY;

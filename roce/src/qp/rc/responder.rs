@@ -28,6 +28,8 @@ pub(super) struct Responder<L> {
     answers: Answers,
     patience: Patience,
     replay: Replay,
+    /// The READ whose answer the device was told of last, which it may read ahead.
+    announced: Option<Psn>,
     /// Memory that was being read could not be read any more.
     broken: bool,
 }
@@ -43,6 +45,7 @@ impl<L: Copy> Responder<L> {
             answers: Answers::new(config.reads_answered),
             patience: Patience::default(),
             replay: Replay::new(config.reads_answered),
+            announced: None,
             broken: false,
         }
     }
@@ -349,8 +352,10 @@ impl<L: Copy> Responder<L> {
         host: &mut H,
     ) -> Result<usize, AccessError> {
         let Reading { from, left, is_first, .. } = reading;
-        if is_first && left > 0 {
+        // One that another came before goes on.
+        if left > 0 && (is_first || self.announced != Some(reading.of)) {
             host.begin_read(config.qpn, from, left);
+            self.announced = Some(reading.of);
         }
         let len = left.min(config.mtu.bytes());
         let position = Position::new(is_first, len == left);

@@ -45,15 +45,20 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Op::FetchAdd { remote, add: 1 }),
     ];
     let len = prop_oneof![Just(0), Just(8), 0..2000u32];
-    let number = prop_oneof![5 => -3..6i32, 1 => any::<i32>()];
     prop_oneof![
         2 => (op, len).prop_map(|(op, len)| Event::Post(op, len)),
-        8 => (any::<prop::sample::Index>(), number, said())
+        8 => (any::<prop::sample::Index>(), number_near(), said())
             .prop_map(|(which, number, said)| Event::Packet(which.get(Opcode::ALL).0, number, said)),
+        1 => (0..0x20u8, number_near(), said()).prop_map(|(code, number, said)| Event::Packet(code, number, said)),
         3 => any::<u8>().prop_map(Event::Send),
         1 => any::<u16>().prop_map(Event::Wait),
         1 => (0..1000u16).prop_map(Event::Receive),
     ]
+}
+
+/// How far from the number that is expected.
+fn number_near() -> impl Strategy<Value = i32> {
+    prop_oneof![5 => -3..6i32, 1 => any::<i32>()]
 }
 
 fn said() -> impl Strategy<Value = Said> {

@@ -136,7 +136,8 @@ fn one_lost_answer_is_asked_for_once() {
         answer(&mut end, number);
         asked.extend(end.sends());
     }
-    assert_eq!(asked, [(Opcode::RC_READ_REQUEST, 105)]);
+    // And what is behind it, which is nothing yet.
+    assert_eq!(asked, [(Opcode::RC_READ_REQUEST, 105), (Opcode::RC_READ_REQUEST, 164)]);
     (5..100).for_each(|number| answer(&mut end, number));
     assert_eq!((end.done(), end.sends()), (1, vec![]));
 }
@@ -160,7 +161,7 @@ fn a_peer_that_is_busy_with_later_reads_is_waited_for() {
             end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
         }
     }
-    assert_eq!((end.counters.local_ack_timeout_err, asked.len()), (0, 1), "it is asked for again once");
+    assert_eq!((end.counters.local_ack_timeout_err, asked.len()), (0, 2), "half are asked for again, once");
     // Then nothing comes any more.
     end.now += timeout;
     end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
@@ -168,7 +169,7 @@ fn a_peer_that_is_busy_with_later_reads_is_waited_for() {
 }
 
 #[test]
-fn after_a_loss_reads_are_asked_for_one_by_one() {
+fn half_of_the_reads_are_asked_for_after_a_loss_and_those_of_a_silent_peer_one_by_one() {
     let mut end = Lone::new(|config| config);
     (0..8).for_each(|_| end.post(Op::Read(AT), 10));
     let answer = |end: &mut Lone, psn: u32| {
@@ -179,7 +180,11 @@ fn after_a_loss_reads_are_asked_for_one_by_one() {
     assert_eq!(asked(&mut end), [100, 101, 102, 103]);
     // The first answer is lost.
     (101..104).for_each(|psn| answer(&mut end, psn));
-    assert_eq!((asked(&mut end), end.counters.implied_nak_seq_err), (vec![100], 1));
+    assert_eq!((asked(&mut end), end.counters.implied_nak_seq_err), (vec![100, 101], 1));
+    // And then all.
+    end.now = end.rc.timeout().expect("an answer is due");
+    end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    assert_eq!(asked(&mut end), [100]);
     answer(&mut end, 100);
     assert_eq!(asked(&mut end), [101, 102]);
     answer(&mut end, 101);
@@ -413,6 +418,28 @@ fn what_an_answer_reads_is_told_ahead() {
     end.hears(Opcode::RC_READ_REQUEST, 202, Extension::Remote(left), b"");
     assert_eq!(end.sends(), [(Opcode::RC_READ_RESPONSE_ONLY, 202)]);
     assert_eq!(end.side.begun, [(0, 3000), (2048, 952)]);
+}
+
+/// The peer misses the end of an answer while the next is being given.
+#[test]
+fn an_answer_goes_on_behind_one_that_is_asked_for_again() {
+    let mut end = Lone::new(|config| config);
+    for psn in [200, 203] {
+        end.hears(Opcode::RC_READ_REQUEST, psn, reth(3000), b"");
+    }
+    let mut buffer = vec![0; 8192];
+    (0..4).for_each(|_| assert!(end.transmits(&mut buffer).is_some()));
+    end.hears(Opcode::RC_WRITE_ONLY, 206, reth(0), b"");
+    let left = Reth { va: BASE + 2048, rkey: KEY, len: 952 };
+    end.hears(Opcode::RC_READ_REQUEST, 202, Extension::Remote(left), b"");
+    let seen = [
+        (Opcode::RC_READ_RESPONSE_ONLY, 202),
+        (Opcode::RC_READ_RESPONSE_MIDDLE, 204),
+        (Opcode::RC_READ_RESPONSE_LAST, 205),
+        (Opcode::RC_ACKNOWLEDGE, 206),
+    ];
+    assert_eq!(end.sends(), seen);
+    assert_eq!(end.side.begun, [(0, 3000), (0, 3000), (2048, 952), (1024, 1976)]);
 }
 
 #[test]
