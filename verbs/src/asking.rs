@@ -46,7 +46,11 @@ impl<T> Ticket<T> {
     fn put(&self, answer: Result<T, ConnectError>) {
         *lock(&self.answer) = Some(answer);
         self.is_over.store(true, Ordering::Release);
-        self.waker.wake_by_ref();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.waker.wake_by_ref())) {
+            tracing::error!("who was to be woken by an answer panicked");
+            // It may be of a type whose drop panics.
+            std::mem::forget(panic);
+        }
     }
 }
 
@@ -124,14 +128,18 @@ impl<T: Send, A: FnOnce() -> Result<T, ConnectError> + Send> Ask for Asked<T, A>
         if self.ticket.strong_count() == 0 {
             return None;
         }
-        // Whoever waits for it is told in any case.
-        let answer = catch_unwind(AssertUnwindSafe(self.ask)).unwrap_or_else(|panic| {
-            // It may be of a type whose drop panics.
-            std::mem::forget(panic);
-            let source = io::Error::other("the thread that asked panicked");
-            Err(ConnectError::System { what: "ask for the peer", source })
-        });
-        let for_all = answer.as_ref().err().and_then(for_all);
+        let (answer, for_all) = match catch_unwind(AssertUnwindSafe(self.ask)) {
+            Ok(answer) => {
+                let for_all = answer.as_ref().err().and_then(for_all);
+                (answer, for_all)
+            }
+            // Whoever waits for it is told in any case; others may have more luck.
+            Err(panic) => {
+                std::mem::forget(panic);
+                let source = io::Error::other("the thread that asked panicked");
+                (Err(ConnectError::System { what: "ask for the peer", source }), None)
+            }
+        };
         if let Some(ticket) = self.ticket.upgrade() {
             ticket.put(answer);
         }
@@ -201,13 +209,7 @@ impl Desk {
 /// What a thread does: asks one after the other, until there was nobody to be asked for a while.
 fn serve() {
     while let Some(Question { whom, asked }) = next() {
-        let asked = catch_unwind(AssertUnwindSafe(|| asked.ask()));
-        let for_all = asked.unwrap_or_else(|panic| {
-            tracing::error!("who was to be woken by an answer panicked");
-            // It may be of a type whose drop panics.
-            std::mem::forget(panic);
-            None
-        });
+        let for_all = asked.ask();
         let same = lock(&DESK).asked(whom, for_all.is_some());
         if let Some(error) = for_all {
             tell_all(same, &error);
