@@ -44,13 +44,13 @@ impl OwnedQp {
         let mtu = self.address.mtu.min(peer.mtu);
         let path = self.local.path_to(peer);
         let attributes = attributes::ready_to_receive(&self.options, path, peer, mtu, self.reads[0]);
-        match self.modify(QpState::Rtr, &attributes) {
+        self.modify(QpState::Rtr, &attributes).map_err(|failed| match failed {
             // No attribute is to blame, and to try each would have the kernel ask for the peer as often.
-            Err(Failed::Refused(source)) if is_silence(self.local.link_layer, &source) => {
-                return Err(ConnectError::Unreachable { gid: peer.gid, source });
+            Failed::Refused(source) if is_silence(self.local.link_layer, &source) => {
+                ConnectError::Unreachable { gid: peer.gid, source }
             }
-            outcome => self.entered(QpState::Rtr, &attributes, outcome)?,
-        }
+            failed => self.error(QpState::Rtr, &attributes, failed),
+        })?;
         *lock(&self.explanation) = self.explain_path(peer, mtu.bytes());
         *lock(&self.peer_reads) = Some(peer.max_rd_atomic);
         Ok(())
@@ -110,22 +110,16 @@ impl OwnedQp {
     }
 
     pub(super) fn enter_state(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), ConnectError> {
-        self.entered(to, attributes, self.modify(to, attributes))
+        self.modify(to, attributes).map_err(|failed| self.error(to, attributes, failed))
     }
 
-    /// What a transition has come to, and which attribute is to blame.
-    fn entered(
-        &self,
-        to: QpState,
-        attributes: &sys::ibv_qp_attr,
-        outcome: Result<(), Failed>,
-    ) -> Result<(), ConnectError> {
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(Failed::Illegal(error)) => Err(error.into()),
-            Err(Failed::Refused(source)) => {
+    /// Why a transition failed, with the attribute that is to blame.
+    fn error(&self, to: QpState, attributes: &sys::ibv_qp_attr, failed: Failed) -> ConnectError {
+        match failed {
+            Failed::Illegal(error) => error.into(),
+            Failed::Refused(source) => {
                 let from = self.known_state();
-                Err(ConnectError::Refused { from, to, attribute: diagnose(self, to, attributes), source })
+                ConnectError::Refused { from, to, attribute: diagnose(self, to, attributes), source }
             }
         }
     }
