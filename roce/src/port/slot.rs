@@ -144,20 +144,6 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
-    /// Makes the acknowledgment in `to` that the peer is owed, but for its CRC, if that is next; its length, and where it goes.
-    fn acknowledge<H: Host<Local = L>>(
-        &mut self,
-        now: Instant,
-        to: &mut [u8],
-        host: &mut H,
-        counters: &mut Counters,
-    ) -> Option<(usize, Route)> {
-        match self {
-            QueuePair::Reliable(rc, route) => Some((rc.acknowledge(now, to, host, counters)?, *route)),
-            QueuePair::Unreliable(..) | QueuePair::Datagrams(_) => None,
-        }
-    }
-
     fn timeout(&self) -> Option<Instant> {
         match self {
             QueuePair::Reliable(rc, _) => rc.timeout(),
@@ -219,7 +205,8 @@ impl<L: Copy> Slot<L> {
         } else {
             // What the peer sends is not to be held up by what this end sends; nor do acknowledgments count here, or the peer could
             // leave nothing for anything else.
-            self.queue_pair.acknowledge(now, to, host, counters)?
+            let QueuePair::Reliable(rc, route) = &mut self.queue_pair else { return None };
+            (rc.acknowledge(now, to, host, counters)?, *route)
         };
         Some((len, Route { traffic_class: route.traffic_class & !MARKS | MAY_BE_MARKED, ..route }))
     }
