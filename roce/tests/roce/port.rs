@@ -80,9 +80,23 @@ impl End {
     }
 
     fn receives(&mut self, bytes: &[u8], part: Option<Part>) {
+        self.receives_at(Instant::now(), bytes, part);
+    }
+
+    fn receives_at(&mut self, now: Instant, bytes: &[u8], part: Option<Part>) {
         let addresses = self.addresses.reversed();
         let arrival = Arrival { addresses, source_port: 50_000, part, traffic_class: 0, hop_limit: 64, bytes };
-        self.port.receive(Instant::now(), &arrival, &mut self.side);
+        self.port.receive(now, &arrival, &mut self.side);
+    }
+
+    /// A packet of that operation comes from the peer of connection 2, which wants to hear of it.
+    fn hears(&mut self, now: Instant, opcode: Opcode, psn: u32, extension: Extension) {
+        let bth = Bth { ack_request: true, ..Bth::new(opcode, connection(2), Psn::new(psn)) };
+        let mut bytes = Vec::new();
+        Headers { bth, extension }.emit_packet(b"", &mut bytes).unwrap();
+        let flow = Flow { addresses: self.addresses.reversed(), source_port: 50_000, destination_port: PORT };
+        flow.seal(Part::WHOLE, &mut bytes);
+        self.receives_at(now, &bytes, Some(Part::WHOLE));
     }
 }
 

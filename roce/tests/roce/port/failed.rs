@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use qpair_roce::Mtu;
 use qpair_roce::congestion::{DcqcnParameters, Rate};
-use qpair_roce::wire::{Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, Reth};
-use qpair_roce::{Mtu, Psn};
+use qpair_roce::wire::{Extension, Opcode, Packet, Reth};
 
 use super::{End, connection, end};
 use crate::side::{BASE, KEY};
@@ -15,25 +15,15 @@ fn what_a_closed_queue_pair_owes_goes_first() {
     for congestion in [None, Some(DcqcnParameters::new(Rate::from_gbps(1)))] {
         let mut end = end(0, congestion);
         let (now, mut buffer) = (Instant::now(), vec![0; 1 << 16]);
-        let bth = |opcode, psn| Bth { ack_request: true, ..Bth::new(opcode, connection(2), Psn::new(psn)) };
-        let packet = |bth, extension, part: Part| {
-            let mut bytes = Vec::new();
-            Headers { bth, extension }.emit_packet(b"", &mut bytes).unwrap();
-            let flow = Flow { addresses: end.addresses.reversed(), source_port: 50_000, destination_port: PORT };
-            flow.seal(part, &mut bytes);
-            bytes
-        };
-        let notification = packet(bth(Opcode::CNP, 0), Extension::Congestion, Part::WHOLE);
-        let write = Reth { va: BASE, rkey: KEY, len: 0 };
-        let write = packet(bth(Opcode::RC_WRITE_ONLY, 2), Extension::Remote(write), Part::WHOLE);
         // All it saved up is gone, and its rate is low.
-        (0..20).for_each(|_| end.receives(&notification, Some(Part::WHOLE)));
+        (0..20).for_each(|_| end.hears(Instant::now(), Opcode::CNP, 0, Extension::Congestion));
         end.write(2, vec![1; 1 << 14]);
         while end.port.transmit(now, &mut buffer, 1, &mut end.side).is_some() {}
         for other in 0..2 {
             end.write(other, vec![1; 3000]);
         }
-        end.receives(&write, Some(Part::WHOLE));
+        let write = Reth { va: BASE, rkey: KEY, len: 0 };
+        end.hears(Instant::now(), Opcode::RC_WRITE_ONLY, 2, Extension::Remote(write));
         end.port.close(connection(2), &mut end.side);
         let departure = end.port.transmit(now, &mut buffer, 32, &mut end.side).expect("the acknowledgment");
         let first = Packet::parse(&buffer[..departure.segment]).unwrap().headers;
@@ -47,14 +37,7 @@ fn a_read_is_answered_in_time_though_the_next_request_is_a_fault() {
     for congestion in [None, Some(DcqcnParameters::new(Rate::from_gbps(1)))] {
         let mut end = end(0, congestion);
         let (mut now, mut buffer) = (Instant::now(), vec![0; 1 << 16]);
-        let hear = |end: &mut End, opcode, psn, extension| {
-            let bth = Bth { ack_request: true, ..Bth::new(opcode, connection(2), Psn::new(psn)) };
-            let mut bytes = Vec::new();
-            Headers { bth, extension }.emit_packet(b"", &mut bytes).unwrap();
-            let flow = Flow { addresses: end.addresses.reversed(), source_port: 50_000, destination_port: PORT };
-            flow.seal(Part::WHOLE, &mut bytes);
-            end.receives(&bytes, Some(Part::WHOLE));
-        };
+        let hear = |end: &mut End, opcode, psn, extension| end.hears(Instant::now(), opcode, psn, extension);
         (0..20).for_each(|_| hear(&mut end, Opcode::CNP, 0, Extension::Congestion));
         let len = 60_000;
         let read = Extension::Remote(Reth { va: BASE, rkey: KEY, len });

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use qpair_roce::congestion::{DcqcnParameters, Rate};
-use qpair_roce::wire::{Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, Reth};
-use qpair_roce::{Arrival, Psn};
+use qpair_roce::wire::{Extension, Opcode, Packet, Reth};
 
-use super::{End, connection, end};
+use super::{End, end};
 use crate::side::{BASE, KEY};
 
 /// An end, in virtual time.
@@ -31,14 +30,7 @@ impl Held {
 
     /// The peer's packet of that operation.
     fn hears(&mut self, opcode: Opcode, psn: u32, extension: Extension) {
-        let bth = Bth { ack_request: true, ..Bth::new(opcode, connection(2), Psn::new(psn)) };
-        let mut bytes = Vec::new();
-        Headers { bth, extension }.emit_packet(b"", &mut bytes).unwrap();
-        let addresses = self.end.addresses.reversed();
-        Flow { addresses, source_port: 50_000, destination_port: PORT }.seal(Part::WHOLE, &mut bytes);
-        let part = Some(Part::WHOLE);
-        let arrival = Arrival { addresses, source_port: 50_000, part, traffic_class: 0, hop_limit: 64, bytes: &bytes };
-        self.end.port.receive(self.now, &arrival, &mut self.end.side);
+        self.end.hears(self.now, opcode, psn, extension);
     }
 
     /// The operations of all packets that go now.

@@ -9,5 +9,6 @@ mod lone;
 mod losses;
 mod overtaken;
 mod pair;
+mod reads;
 mod refused;
 mod traffic;
