@@ -68,8 +68,7 @@ impl QpBuilder {
     /// Slots for receive requests (default 128). With a shared receive queue: how many messages this queue pair may take of it that
     /// nobody has polled, where that costs the device memory (default: all, up to 2,048). A software device whose memory, 1 GiB, is
     /// short has fewer by default, and refuses to build what asks for more than it has. On software devices its peer waits
-    /// beyond that as if there were no receive, and on the network fails where it does not
-    /// [wait for ever](QpBuilder::rnr_retry).
+    /// beyond that as if there were no receive, and fails where it does not [wait for ever](QpBuilder::rnr_retry).
     #[must_use]
     pub fn recv_depth(mut self, depth: u32) -> Self {
         self.options.asked_recv_depth = Some(depth);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{SendFlags, send};
 
-use super::control::{Message, Socket, listen};
+use super::control::{Message, Reach, Socket, listen};
 use super::home::Home;
 use super::node::Node;
 use super::random;
@@ -78,6 +78,21 @@ fn a_peer_that_makes_no_sense_hears_of_the_end_after_that_of_accesses() {
     assert!(!socket.is_hung_up(), "an initiator may be in its memory");
     hazard.store(2, Ordering::SeqCst);
     wait_until("it is hung up", || socket.is_hung_up());
+}
+
+/// This process was out of descriptors when it came.
+#[test]
+fn memory_of_a_gpu_that_comes_without_its_descriptor_is_not_waited_for() {
+    let (pd, peer) = (domain(), Spoken::new());
+    let socket = peer.link_to(pd.node());
+    has_looked(pd.node());
+    let link = pd.node().link_to(&SoftAddress { node: peer.id(), ..pd.node().home().address() }).unwrap();
+    let is_pending = || matches!(link.reach(1, 0, 8, 0), Reach::Pending);
+    assert!(is_pending());
+    let question = socket.recv().unwrap().expect("it is open").message;
+    assert!(matches!(question, Message::MapArena { arena: 1 }), "{question:?}");
+    socket.send(&Message::GpuArena { arena: 1, len: 8, gpu: [7; 16] }, &[]).unwrap();
+    wait_until("the memory is known not to be mapped", || !is_pending());
 }
 
 /// What another process does: it links to a device, and has the first process hold its end of the link open.

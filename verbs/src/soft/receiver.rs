@@ -296,15 +296,18 @@ const LINES_PER_RECEIVE: u32 = 4;
 const MIN_LINES: u32 = 64;
 /// Of a queue pair with a deep shared receive queue, however few messages of it may wait (32 KiB).
 const AMPLE_LINES: u32 = 512;
-/// Of any with a shared receive queue (256 KiB): beyond three quarters of this many messages that wait, its peer waits until some
-/// are polled, or hears that there is no receive.
+/// Of one with a shared receive queue (256 KiB) that was not told how many messages may wait.
 const MAX_SHARED_LINES: u32 = 4096;
 
 /// Lines for a queue pair that takes from a shared queue of so many receives, of which it may be the only one, and leave so many
-/// messages to wait. Half of the lines are enough for messages placed directly, and fewer are put inside the ring then.
+/// messages to wait. Half of the lines are enough for messages placed directly, and fewer are put inside the ring then. Beyond that
+/// its peer waits until some are polled, or hears that there is no receive.
 fn lines_of_shared(receives: u32, unpolled: Option<u32>) -> u32 {
-    let unpolled = unpolled.map_or(receives, |unpolled| unpolled.clamp(1, receives).next_power_of_two());
-    (unpolled * 2).clamp(ample_lines(receives), MAX_SHARED_LINES)
+    let lines = match unpolled {
+        Some(unpolled) => unpolled.clamp(1, receives).next_power_of_two() * 2,
+        None => (receives * 2).min(MAX_SHARED_LINES),
+    };
+    lines.max(ample_lines(receives))
 }
 
 /// Lines for what one polls of it as it comes.

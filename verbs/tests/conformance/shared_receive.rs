@@ -13,6 +13,9 @@ two_sided! {
     a_full_queue_hands_the_memory_back,
     receives_can_not_be_posted_to_the_queue_pair,
     one_queue_pair_takes_all_of_a_deep_queue,
+    as_many_messages_as_asked_for_wait_to_be_polled,
+    a_peer_that_does_not_poll_fails_a_finite_retry,
+    a_queue_pair_that_fails_before_it_is_polled_ends_the_wait,
     an_empty_queue_is_waited_for,
     an_empty_queue_fails_a_finite_retry,
     a_failed_queue_pair_leaves_the_receives_to_the_others,
@@ -173,6 +176,60 @@ fn one_queue_pair_takes_all_of_a_deep_queue(env: &Env) {
         let start = done.wr_id as usize * 300;
         far.look_at(&region, start, start + len(turn)).assert_is(&Fill::Seed(turn.into()).bytes(len(turn)));
     }
+}
+
+/// A connection of which the far side polls nothing of its own accord, and keeps no more than `depth` messages, for which there are
+/// `receives`. Its receives have a completion queue of their own.
+fn unpolled(env: &Env, receives: u32, depth: u32, rnr_retry: Option<u8>) -> (Side, Side, CqId) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let (srq, cq) = (far.new_srq(receives), far.new_cq(receives));
+    let spec = QpSpec { srq: Some(srq), recv_cq: Some(cq), recv_depth: Some(depth), ..QpSpec::rc() };
+    connect_pair(&mut near, &QpSpec { rnr_retry, ..QpSpec::rc() }.impatient(), &mut far, &spec);
+    (0..receives).for_each(|wr_id| far.srq_post(srq, Mem::None, wr_id.into()));
+    (near, far, cq)
+}
+
+fn as_many_messages_as_asked_for_wait_to_be_polled(env: &Env) {
+    if !is_soft() {
+        return; // It has what the shared queue has, and Soft-RoCE less than this.
+    }
+    let (mut near, mut far, cq) = unpolled(env, 8192, 4096, Some(0));
+    for turn in 0..4096 {
+        near.post(Work::send(Mem::None).imm(turn).signaled());
+        near.done().assert_success(WcOpcode::SEND);
+    }
+    (0..4096).for_each(|turn| assert_eq!(far.done_on(cq).assert_success(WcOpcode::RECV).imm, Some(turn)));
+}
+
+fn a_peer_that_does_not_poll_fails_a_finite_retry(env: &Env) {
+    if !is_soft() {
+        return; // Its queue pairs keep as many as there are receives.
+    }
+    let (mut near, _far, _) = unpolled(env, 2048, 256, Some(1));
+    let kept = (0..2048).take_while(|_| {
+        near.post(Work::send(Mem::None).signaled());
+        let status = near.done().status();
+        assert!(status == WcStatus::SUCCESS || status == WcStatus::RNR_RETRY_EXC_ERR, "{status}");
+        status.is_success()
+    });
+    assert!((256..2048).contains(&kept.count()));
+    near.assert_failed();
+}
+
+fn a_queue_pair_that_fails_before_it_is_polled_ends_the_wait(env: &Env) {
+    if !is_soft() {
+        return; // As above.
+    }
+    let (mut near, mut far, _) = unpolled(env, 2048, 1, None);
+    let quiet = std::time::Duration::from_millis(100);
+    let waits = (0..2048).any(|_| {
+        near.post(Work::send(Mem::None).signaled());
+        near.try_done(CqId(0), quiet).is_none_or(|done| !done.status().is_success())
+    });
+    assert!(waits, "there is room for all");
+    far.fail_qp(QpId(0));
+    let status = near.done().status();
+    assert!(!status.is_success(), "nobody takes it any more");
 }
 
 fn an_empty_queue_is_waited_for(env: &Env) {

@@ -1,10 +1,12 @@
 //! Linking two opened devices: the active side.
 
 use std::io;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::link::{Link, system};
 use super::message::{Message, Refusal};
+use super::outbox::Waits;
 use super::socket::Socket;
 use crate::address::NodeId;
 use crate::error::ConnectError;
@@ -24,7 +26,7 @@ pub(crate) fn establish(home: &Home, peer: NodeId) -> Result<Link, ConnectError>
     if ours != theirs {
         return Err(ConnectError::OtherUser { ours, theirs });
     }
-    let greeted = socket.send(&Message::hello(home.id()), &home.mappings());
+    let greeted = greet(&socket, home);
     let mut answer = socket.recv();
     if matches!(&answer, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
         // Refused at the door, before the greeting was read: the reason comes behind the reset.
@@ -59,6 +61,23 @@ pub(crate) fn establish(home: &Home, peer: NodeId) -> Result<Link, ConnectError>
     }
 }
 
+/// Sends the greeting, also while too many descriptors of this user are under way: whoever they are for takes them soon.
+fn greet(socket: &Socket, home: &Home) -> io::Result<()> {
+    let until = Instant::now() + CROWDED;
+    loop {
+        match socket.send(&Message::hello(home.id()), &home.mappings()) {
+            Err(error) if Waits::of(&error) == Some(Waits::ForOthers) && Instant::now() < until => {
+                thread::sleep(AGAIN);
+            }
+            sent => return sent,
+        }
+    }
+}
+
+/// How long the greeting is tried: less than the peer waits for it,
+const CROWDED: Duration = Duration::from_secs(1);
+/// and how often.
+const AGAIN: Duration = Duration::from_millis(5);
 /// How long the peer's control thread may take. It waits for nobody longer than 3 s.
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -67,7 +86,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::soft::control::serve::greet;
+    use crate::soft::control::serve;
     use crate::soft::control::socket::{accept, listen, pair};
     use crate::soft::random;
 
@@ -75,7 +94,7 @@ mod tests {
     fn answered(answer: impl FnOnce(NodeId) -> Message) -> ConnectError {
         let (home, peer) = (Home::new().unwrap(), NodeId(random::bytes()));
         let door = listen(peer).unwrap();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let establishing = scope.spawn(|| establish(&home, peer));
             let socket = loop {
                 if let Some(socket) = accept(door.as_fd()).unwrap() {
@@ -135,7 +154,7 @@ mod tests {
         {
             let (stranger, ours) = pair();
             stranger.send(&greeting, &[]).unwrap();
-            assert!(greet(&home, ours).is_none());
+            assert!(serve::greet(&home, ours).is_none());
             let answer = stranger.recv().unwrap().unwrap().message;
             match answer {
                 Message::Refused(Refusal::Version { ours }) => assert!(version && ours == LAYOUT_VERSION),

@@ -60,10 +60,10 @@ impl Link {
         &self,
         arena: u32,
         len: u64,
-        open: impl FnOnce(usize) -> Result<Imported, GpuError>,
+        open: impl FnOnce(usize) -> Option<Result<Imported, GpuError>>,
     ) {
         let Some(remote) = self.remote_end() else { return };
-        remote.arenas.install_with(arena, || match open(usize::try_from(len).ok()?) {
+        remote.arenas.install_with(arena, || match open(usize::try_from(len).ok()?)? {
             Ok(imported) => Some(Mapped::of_gpu(arena, imported)),
             Err(error) => {
                 tracing::info!(%error, peer = %self.peer(), "a peer's GPU memory is not mapped; its process copies");

@@ -227,11 +227,9 @@ impl Link {
         self.remote_end().is_some_and(|remote| remote.process.has_ended())
     }
 
-    /// Sends what the socket had no room for.
-    pub(super) fn flush(&self) {
-        if let Wire::Remote(remote) = &self.wire {
-            remote.outbox.flush();
-        }
+    /// Sends what could not be sent before. False if it is to be tried again, and nobody tells when.
+    pub(super) fn flush(&self) -> bool {
+        self.remote_end().is_none_or(|remote| remote.outbox.flush())
     }
 
     pub(crate) fn socket(&self) -> Option<&Socket> {

@@ -54,7 +54,7 @@ impl Outbox {
         if waiting.is_empty() {
             match self.send_now(message, with) {
                 Ok(()) => return true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if Waits::of(&error).is_some() => {}
                 Err(error) => {
                     tracing::debug!(%error, ?message, "a control message is lost");
                     return false;
@@ -70,21 +70,27 @@ impl Outbox {
         true
     }
 
-    /// Sends what waits, as far as the socket takes it.
-    pub(super) fn flush(&self) {
+    /// Sends what waits, as far as that goes. False if nobody tells when it goes on.
+    pub(super) fn flush(&self) -> bool {
         let mut waiting = self.waiting();
         if waiting.is_empty() {
-            return;
+            return true;
         }
         while let Some((message, with)) = waiting.front() {
-            match self.send_now(message, with.as_ref()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.want_room(true),
-                Err(error) => tracing::debug!(%error, ?message, "a control message is lost"),
-                Ok(()) => {}
+            if let Err(error) = self.send_now(message, with.as_ref()) {
+                match Waits::of(&error) {
+                    Some(Waits::ForRoom) => {
+                        self.want_room(true);
+                        return true;
+                    }
+                    Some(Waits::ForOthers) => return false,
+                    None => tracing::debug!(%error, ?message, "a control message is lost"),
+                }
             }
             waiting.pop_front();
         }
         self.want_room(false);
+        true
     }
 
     fn send_now(&self, message: &Message, with: Option<&Arc<OwnedFd>>) -> io::Result<()> {
@@ -101,6 +107,27 @@ impl Outbox {
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         lock(&self.waiting)
+    }
+}
+
+/// What a message that could not be sent waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// Room in the socket, of which that tells.
+    ForRoom,
+    /// Others to take what they were sent, of which nobody tells: a user has no more descriptors under way than one of its processes
+    /// may have open (unix(7), ETOOMANYREFS), and there is an end of memory.
+    ForOthers,
+}
+
+impl Waits {
+    /// `None` if it will not be sent at all.
+    pub(super) fn of(error: &io::Error) -> Option<Waits> {
+        match error.raw_os_error()? {
+            libc::EAGAIN => Some(Waits::ForRoom),
+            libc::ETOOMANYREFS | libc::ENOBUFS | libc::ENOMEM => Some(Waits::ForOthers),
+            _ => None,
+        }
     }
 }
 
@@ -176,5 +203,48 @@ mod tests {
         assert!(ready(std::time::Duration::from_secs(10)));
         outbox.flush();
         assert!(matches!(theirs.recv(), Ok(Some(_))));
+    }
+
+    /// What another process does, as its limit on open files is its own: so many descriptors are under way that no more can be sent.
+    #[test]
+    #[ignore = "needs another test to start it, as its other process"]
+    fn process() {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+        let limit = rustix::process::Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let none = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
+
+        let shared = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap());
+        let crowd: Vec<_> = (0..4).map(|_| pair()).collect();
+        let message = Message::MapArena { arena: 1 };
+        let crowded = crowd.iter().any(|(from, _)| {
+            let refused = (0..64).find_map(|_| from.send(&message, &[shared.as_fd()]).err());
+            refused.is_some_and(|error| Waits::of(&error) == Some(Waits::ForOthers))
+        });
+        assert!(crowded, "this system has another limit");
+
+        let (ours, theirs) = pair();
+        let outbox = Outbox::new(ours);
+        assert!(outbox.send(&message, Some(&shared)) && outbox.send(&Message::MapArena { arena: 2 }, None));
+        assert!(!outbox.flush() && outbox.waiting().len() == 2);
+        for (_, to) in &crowd {
+            while to.recv().is_ok() {}
+        }
+        while !outbox.flush() {
+            std::thread::yield_now(); // Other processes' may be under way too.
+        }
+        assert_eq!(theirs.recv().unwrap().expect("it is open").fds.len(), 1);
+        let Message::MapArena { arena } = theirs.recv().unwrap().expect("it is open").message else { panic!() };
+        assert_eq!(arena, 2);
+    }
+
+    #[test]
+    fn a_descriptor_waits_while_too_many_are_under_way() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "soft::control::outbox::tests::process"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 }

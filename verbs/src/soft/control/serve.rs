@@ -143,12 +143,10 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             }
         }
         Message::GpuArena { arena, len, gpu } => {
-            if let Some(fd) = packet.fds.pop() {
-                link.install_gpu_arena(arena, len, |len| Imported::open(gpu, fd, len));
-            }
+            link.install_gpu_arena(arena, len, |len| Some(Imported::open(gpu, packet.fds.pop()?, len)));
         }
         Message::GpuHandle { arena, len, gpu, handle, offset } => {
-            link.install_gpu_arena(arena, len, |len| Imported::open_handle(gpu, handle, offset, len));
+            link.install_gpu_arena(arena, len, |len| Some(Imported::open_handle(gpu, handle, offset, len)));
         }
         Message::Arena { arena, len } => link.install_arena(arena, len, &mut packet),
         Message::ArenaGone { arena } => link.forget_arena(arena, || home.sight_initiators()),

@@ -203,7 +203,7 @@ impl Loop {
             }
             self.watch_again(&*handler);
             self.drop_slow_greetings();
-            self.unsettled.retain(|link| !link.is_dead() && handler.settle(link));
+            self.unsettled.retain(|link| !link.is_dead() && (handler.settle(link) | !link.flush()));
             if !self.unsettled.is_empty() {
                 aside::attend();
             }

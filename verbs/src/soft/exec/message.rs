@@ -64,13 +64,14 @@ impl Sender {
         let short = peer.takes_inside(len) && peer.has_room_inside(lines_for(len));
         // What has begun by bounce goes on so: the peer may be about to copy a part into the receive.
         let inside = short && self.bouncing.is_none() && !request.local.is_on_gpu();
-        if !inside && !peer.has_room(1) {
-            return own.or_dropped(Wait::Room);
-        }
         self.hazard.enter_light(own.hazard);
         barrier::light(peer.link.asymmetric());
         if let Some(outcome) = own.gate(peer) {
             return self.leave(own, outcome);
+        }
+        // Behind the gate: the ring of one who has failed is never emptied.
+        if !inside && !peer.has_room(1) {
+            return self.leave(own, own.or_dropped(Wait::Room));
         }
         if let Some(rkey) = request.invalidate
             && !peer.may_withdraw(rkey)

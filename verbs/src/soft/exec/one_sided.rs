@@ -47,9 +47,6 @@ impl Sender {
         let begun = self.bouncing.is_some();
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;
-        if request.imm.is_some() && !peer.has_room(1) {
-            return own.or_dropped(Wait::Room);
-        }
         self.hazard.enter(own.hazard);
         let settled = match peer.gate(own.state) {
             Gate::Open(settled) => settled,
@@ -57,6 +54,10 @@ impl Sender {
             Gate::Closed => return self.leave(own, own.or_lost()),
             Gate::Failed => return self.leave(own, FLUSHED),
         };
+        // Behind the gate, as for a SEND.
+        if request.imm.is_some() && !peer.has_room(1) {
+            return self.leave(own, own.or_dropped(Wait::Room));
+        }
         let receive = match request.imm.map(|_| peer.next_receive(peer.who.qpn, false)).transpose() {
             Ok(receive) => receive.map(|receive| receive.index),
             Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),

@@ -219,7 +219,7 @@ impl SoftQp {
 
     /// Posts behind requests that wait.
     #[cold]
-    fn post_behind(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
+    pub(super) fn post_behind(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         let guard = lock(&self.progress);
         self.store(index, wr, with);
         self.send.publish(index.wrapping_add(1));
@@ -228,6 +228,10 @@ impl SoftQp {
         self.carrier.store(PROGRESS, Ordering::Release);
         self.progress_locked(&guard);
         self.stalled();
+        // Who tries what waits may have ended with what was in front, and be asleep.
+        if self.is_stalled() {
+            self.home().attend();
+        }
     }
 
     /// Has polls look at it, which try what waits.
@@ -365,13 +369,12 @@ impl SoftQp {
     fn out_of_patience(&self, sender: &Sender, since: Instant, wait: Wait) -> Option<WcStatus> {
         let spec = &self.spec;
         match wait {
-            Wait::Receive => {
+            Wait::Receive | Wait::Room => {
                 let pause = sender.peer.as_ref()?.public().rnr_timer_us.load(Ordering::Relaxed);
                 let limit = Duration::from_micros(pause.into()) * (u32::from(spec.options.rnr_retry) + 1);
                 let over = spec.options.rnr_retry < RNR_FOREVER && since.elapsed() > limit;
                 over.then_some(WcStatus::RNR_RETRY_EXC_ERR)
             }
-            Wait::Room => None,
             Wait::Peer | Wait::Memory => {
                 let limit = match spec.options.qp_type {
                     QpType::Ud => DATAGRAM_PATIENCE,

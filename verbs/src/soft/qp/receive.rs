@@ -58,7 +58,7 @@ impl SoftQp {
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
         let next = self.receiver.own.as_ref().map_or(0, |own| own.filling.retired());
-        if poller.peek().is_some() || self.receiver.is_void(next) {
+        if poller.peek().is_some() || (self.receiver.is_void(next) && !self.has_failed()) {
             return true;
         }
         if !self.has_failed() || !self.is_settled() {

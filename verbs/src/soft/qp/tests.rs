@@ -4,8 +4,8 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use super::{OwnedQp, SoftQp};
-use crate::memory::ExposedRegion;
-use crate::qp::QpOptions;
+use crate::memory::{ExposedRegion, Local};
+use crate::qp::{Borrowed, Op, QpOptions, SendWr};
 use crate::soft::QpSpec;
 use crate::soft::ends::{Spoken, has_looked, wait_until};
 use crate::soft::entry::{Entry, FLAG_IMM, KIND_SEND, KIND_WRITE_IMM};
@@ -108,6 +108,27 @@ fn lines(qp: &Arc<SoftQp>) -> Lines {
     unsafe { Lines::new(home.shared().array::<Slot>(info.ring, info.ring_lines as usize).unwrap(), info.ring_lines) }
 }
 
+/// Whoever posts sees requests that wait, and goes on after they are done, and after the control thread has stopped trying.
+#[test]
+fn what_is_posted_behind_requests_that_are_done_meanwhile_is_tried_by_somebody() {
+    let mut pair = Pair::new();
+    let mut wr = SendWr {
+        op: Op::Send,
+        local: Local::None,
+        range: None,
+        imm: None,
+        invalidate: None,
+        wr_id: 0,
+        signaled: true,
+        solicited: false,
+        fenced: false,
+    };
+    pair.soft.post_behind(0, &mut wr, &Borrowed { inline: None, to: None, bind: None });
+    assert!(pair.soft.is_stalled(), "there is no receive");
+    pair.peer.recv(Local::None).post().unwrap();
+    wait_until("it is sent, though nobody polls", || !pair.soft.is_stalled());
+}
+
 #[test]
 fn a_receive_that_a_sender_is_filling_is_not_freed() {
     let (took, receives) = Claimed::new().close();
@@ -158,6 +179,22 @@ fn a_sender_that_died_holds_nothing_up() {
     for region in receives {
         assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
     }
+}
+
+/// Whoever waits for it would not sleep until the other sender has gone.
+#[test]
+fn a_failed_queue_pair_has_nothing_to_give_before_all_senders_are_done() {
+    let other = NodeId([8; 16]);
+    let claimed = Claimed::new();
+    let claims = &claimed.qp.claims.as_ref().unwrap().claims;
+    assert_eq!(claims.claim(taker(other), |index| (index < 2).then_some(())), Ok((1, ())));
+    claimed.qp.link_lost(u64::MAX, SENDER, true);
+    assert!(claimed.qp.has_receive(), "nobody will fill it");
+    claimed.qp.modify(QpState::Err).unwrap();
+    assert!(!claimed.qp.has_receive());
+    claimed.qp.link_lost(u64::MAX, other, true);
+    wait_until("both receives are flushed", || claimed.qp.has_receive());
+    claimed.close();
 }
 
 /// Two devices that link to each other at once have two links.
