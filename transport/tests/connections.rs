@@ -71,13 +71,13 @@ fn a_server_of_another_kind_is_told_from_a_silent_one() {
 fn garbage_on_the_port_is_turned_away() {
     let mut worker = Worker::new(Config::default().hello_timeout(Duration::from_millis(300))).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
-    let (ours, theirs) = (Versions { lowest: 2, highest: 2 }, Versions { lowest: 99, highest: 100 });
-    let preface = b"QPTR\x02\x02\0\0\0\0\0\0";
+    let (ours, theirs) = (Versions { lowest: 3, highest: 3 }, Versions { lowest: 99, highest: 100 });
+    let preface = b"QPTR\x03\x03\0\0\0\0\0\0";
     let then = |bytes: &[u8]| [&preface[..], bytes].concat();
     let cases = [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), HandshakeError::Magic),
         (b"QPTR\x63\x64\0\0\0\0\0\0".to_vec(), HandshakeError::NoCommonVersion { ours, theirs }),
-        (b"QPTR\x02\x02\x01\0\0\0\0\0".to_vec(), HandshakeError::PeerWantsKey),
+        (b"QPTR\x03\x03\x01\0\0\0\0\0".to_vec(), HandshakeError::PeerWantsKey),
         (then(b"\xff\xff"), HandshakeError::TooLong { len: 65535, limit: 4096 }),
         (then(b"\x01\0\x03"), HandshakeError::Unexpected(3)),
         (b"QPTR".to_vec(), HandshakeError::TimedOut),

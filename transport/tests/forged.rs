@@ -36,7 +36,7 @@ struct Forger {
 const EPOCH: u32 = 77;
 const CREDITS: u32 = 64;
 /// Version 2, and no key.
-const PREFACE: &[u8; 12] = b"QPTR\x02\x02\0\0\0\0\0\0";
+const PREFACE: &[u8; 12] = b"QPTR\x03\x03\0\0\0\0\0\0";
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = (1 + body.len() as u16).to_le_bytes().to_vec();

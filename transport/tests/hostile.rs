@@ -10,8 +10,8 @@ use std::time::Duration;
 use qpair_transport::{CloseReason, ClusterKey, Config, ConnectFailure, HandshakeError, Worker};
 use support::*;
 
-const PREFACE: &[u8] = b"QPTR\x02\x02\0\0\0\0\0\0";
-const KEYED: &[u8] = b"QPTR\x02\x02\x01\0\0\0\0\0";
+const PREFACE: &[u8] = b"QPTR\x03\x03\0\0\0\0\0\0";
+const KEYED: &[u8] = b"QPTR\x03\x03\x01\0\0\0\0\0";
 
 /// What a listener does with a call.
 enum Deed {

@@ -193,7 +193,7 @@ fn strangers_who_say_nothing_or_nonsense_or_go_are_turned_away() {
     for (says, expected) in [
         (&b""[..], HandshakeError::TimedOut),
         (b"GET / HTTP/1.1\r\n\r\n", HandshakeError::Magic),
-        (b"QPTR\x02\x02", HandshakeError::TimedOut),
+        (b"QPTR\x03\x03", HandshakeError::TimedOut),
     ] {
         let mut stranger = Stranger::new(&server, at(&server, &listener));
         let mut established = stranger.established(&mut server);

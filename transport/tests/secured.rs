@@ -88,7 +88,7 @@ fn strangers_cost_a_worker_with_a_key_no_endpoint() {
     let mut caller = Worker::new(with(key)).unwrap();
     caller.connect(trap.local_addr().unwrap()).unwrap();
     let (mut trapped, _) = trap.accept().unwrap();
-    trapped.write_all(b"QPTR\x02\x02\x01\0\0\0\0\0").unwrap();
+    trapped.write_all(b"QPTR\x03\x03\x01\0\0\0\0\0").unwrap();
     trapped.set_nonblocking(true).unwrap();
     let mut recorded = Vec::new();
     let start = Instant::now();

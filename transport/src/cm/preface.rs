@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use super::error::{HandshakeError, Versions};
+use crate::engine::PROTOCOL_VERSION;
 
 /// What a side says first.
 ///
@@ -75,8 +76,9 @@ impl Preface {
 
 /// Bytes of a preface.
 pub(crate) const PREFACE_BYTES: usize = 12;
-/// What this release speaks. Version 1 had no preface, and began with `QPTR` and its number.
-pub(crate) const VERSIONS: Versions = Versions { lowest: 2, highest: 2 };
+/// What this release speaks: one version of the messages, and the hello before them. Version 1 had no preface, and began with `QPTR` and
+/// its number.
+pub(crate) const VERSIONS: Versions = Versions { lowest: PROTOCOL_VERSION, highest: PROTOCOL_VERSION };
 const MAGIC: &[u8; 4] = b"QPTR";
 const HAS_KEY: u16 = 1;
 const BUSY: u16 = 2;
@@ -126,6 +128,15 @@ mod tests {
         }
         let words = speaks(2, 2).agree(&speaks(3, 9)).unwrap_err().to_string();
         assert!(words.contains("versions 3 to 9") && words.contains("this side version 2"), "{words}");
+    }
+
+    /// They would find out by the first message, after both had said that they are connected.
+    #[test]
+    fn who_does_not_understand_the_messages_is_told_at_once() {
+        for other in (0..=u8::MAX).filter(|&other| other != PROTOCOL_VERSION) {
+            let agreed = Preface::ours(false).agree(&speaks(other, other));
+            assert!(matches!(agreed, Err(HandshakeError::NoCommonVersion { .. })), "{agreed:?}");
+        }
     }
 
     #[test]

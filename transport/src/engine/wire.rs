@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::rail_keys::{KEYS_BYTES, RailKeys, RemoteMemory};
 
-/// Version of the header and of the connection manager's hello.
+/// Version of the header, of what messages mean, and of the connection manager's hello: that is what its preface tells.
 pub const PROTOCOL_VERSION: u8 = 3;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;

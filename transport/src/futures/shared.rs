@@ -45,10 +45,12 @@ pub(super) struct Shared {
     pub(super) stopped: bool,
 }
 
-/// What becomes of a waker that is taken out: it may do anything, also when it is dropped, so use the worker.
+/// What becomes of a waker that is taken out, or of an event that nobody is told of: either may do anything, the event's memory when
+/// it is dropped, so use the worker.
 enum Leaving {
     Wake(Waker),
     Drop(Waker),
+    Forget(Event),
 }
 
 /// Someone who waits for one event.
@@ -265,7 +267,7 @@ impl Shared {
         self.leaving.extend(waker.map(Leaving::Drop));
     }
 
-    /// A waker with which something is to be done.
+    /// A waker with which something is to be done, or an event to be dropped.
     fn next_leaving(&mut self) -> Option<Leaving> {
         if std::mem::take(&mut self.stirred) {
             self.leaving.extend(self.listening.iter_mut().filter_map(|(_, waker)| waker.take()).map(Leaving::Wake));
@@ -287,15 +289,16 @@ impl Shared {
         None
     }
 
-    fn hand_out(&mut self, event: Event) {
+    pub(super) fn hand_out(&mut self, event: Event) {
         self.stirred = true;
         match &event {
             Event::Accepted { ep, .. } => return self.accepted.push_back(*ep),
             Event::Connected { ep } | Event::Closed { ep, .. } => {
                 if matches!(event, Event::Closed { .. }) {
-                    // Nobody need accept it any more, and what a device has kept does not come back.
+                    // Nobody need accept it any more. What a device has kept does not come back; what a peer has does.
                     self.accepted.retain(|accepted| accepted != ep);
-                    self.disowned.retain(|OpKey(op), ()| op.index != ep.index);
+                    let worker = &self.worker;
+                    self.disowned.retain(|OpKey(op), ()| op.index != ep.index || worker.withholds(op));
                 }
                 let key = EndpointKey(*ep);
                 if let Some(place) = self.by_endpoint.get(key) {
@@ -307,7 +310,8 @@ impl Shared {
             Event::Released { op, .. } => {
                 let key = OpKey(*op);
                 if self.disowned.get(key).is_some() {
-                    return self.disowned.remove(key);
+                    self.disowned.remove(key);
+                    return self.leaving.push(Leaving::Forget(event));
                 }
             }
             other => {
@@ -341,8 +345,7 @@ impl Shared {
     #[cold]
     fn drop_end(&mut self) {
         if let Some(oldest) = self.events.iter().position(|(event, _)| is_end(event)) {
-            self.events.remove(oldest);
-            self.ends -= 1;
+            self.remove_end(oldest);
         }
         if !std::mem::replace(&mut self.ends_dropped, true) {
             tracing::warn!(
@@ -367,21 +370,27 @@ impl Shared {
         if matches!(event, Event::Matched { .. } | Event::ReceivedInto { .. }) {
             self.keep(event);
             self.stirred = true;
-        } else if let Some(op) = event.op().filter(|_| event.withholds()) {
+            return;
+        }
+        if let Some(op) = event.op().filter(|_| event.withholds()) {
             self.disown(op);
         }
+        self.leaving.push(Leaving::Forget(event));
     }
 
     /// Nobody is told of memory that an operation withholds: it is dropped when it comes back, or now.
     pub(super) fn disown(&mut self, op: OpId) {
         let is_back = |(event, _): &(Event, _)| matches!(event, Event::Released { op: of, .. } if *of == op);
         match self.events.iter().position(is_back) {
-            Some(place) => {
-                self.events.remove(place);
-                self.ends -= 1;
-            }
+            Some(place) => self.remove_end(place),
             None => self.disowned.insert(OpKey(op), ()),
         }
+    }
+
+    fn remove_end(&mut self, place: usize) {
+        let event = self.events.remove(place).map(|(event, _)| event);
+        self.leaving.extend(event.map(Leaving::Forget));
+        self.ends -= 1;
     }
 
     fn finish(&mut self, place: usize, event: Event) {
@@ -399,7 +408,7 @@ impl Shared {
     }
 }
 
-/// Uses what is shared, and wakes afterwards whom that woke. Wakers that are not needed any more are dropped afterwards, too.
+/// Uses what is shared, and wakes afterwards whom that woke. Wakers and events that are not needed any more are dropped afterwards, too.
 pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R) -> R {
     let result = f(&mut shared.borrow_mut());
     let next = || shared.borrow_mut().next_leaving();
@@ -407,6 +416,7 @@ pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R
         match leaving {
             Leaving::Wake(waker) => waker.wake(),
             Leaving::Drop(waker) => drop(waker),
+            Leaving::Forget(event) => drop(event),
         }
     }
     result
@@ -431,7 +441,7 @@ const BATCH: usize = 64;
 mod tests {
     use super::*;
     use crate::worker::ListenerId;
-    use crate::{Config, HandshakeError, OpError, Returned};
+    use crate::{CloseReason, Config, HandshakeError, OpError, Returned};
 
     /// A program that takes connections and messages alone never asks for the others.
     #[test]
@@ -467,6 +477,29 @@ mod tests {
         shared.hand_out(failed);
         shared.hand_out(Event::Released { op, returned: Returned::Payload(vec![7; 8].into()) });
         assert!(shared.next_event().is_none() && shared.disowned.len() == 0);
+    }
+
+    /// A peer was stopped in the middle of reading it, which its connection did not outlive.
+    #[test]
+    fn memory_that_nobody_wants_is_dropped_also_when_it_comes_back_after_the_connection() {
+        let (op, ep) = (OpId { number: 7, index: 0 }, EndpointId { index: 0, generation: 0 });
+        let mut worker = Worker::new(Config::default()).unwrap();
+        worker.withhold_for_a_poll(op, ep);
+        let mut shared = Shared::new(worker);
+        let place = shared.await_op(op);
+        shared.drop_op(place, op);
+        shared.hand_out(Event::Failed { op, ep: Some(ep), error: OpError::Closed, returned: Returned::Withheld });
+        shared.hand_out(Event::Closed { ep, reason: CloseReason::Aborted });
+        assert!(matches!(shared.next_event(), Some(Event::Closed { .. })));
+        assert!(shared.worker.withholds(op));
+        while shared.worker.withholds(op) || shared.disowned.len() > 0 {
+            shared.advance().unwrap();
+        }
+        assert!(shared.next_event().is_none());
+        // What a device keeps does not come back, and is forgotten with the connection.
+        shared.disown(op);
+        shared.hand_out(Event::Closed { ep, reason: CloseReason::Aborted });
+        assert_eq!(shared.disowned.len(), 0);
     }
 
     #[test]

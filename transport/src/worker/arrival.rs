@@ -217,9 +217,11 @@ impl Worker {
             Arrival::Held => {}
         }
         if slab.is_unique() {
-            self.repost(slab, ep);
-        } else {
-            self.slabs.lend(slab, ep);
+            return self.repost(slab, ep);
+        }
+        self.slabs.lend(slab, ep);
+        if self.slabs.lent() >= BUSY {
+            self.reclaim(2);
         }
     }
 
@@ -298,6 +300,10 @@ impl Worker {
             Offered::Misfit { posted, startable } => {
                 self.ready.push_back(misfit(ep, posted, len));
                 startable
+            }
+            Offered::TooLong { limit } => {
+                let violation = Violation::TooLong { len, limit };
+                return self.break_off(ep.index as usize, CloseReason::Protocol(violation));
             }
         };
         match startable {

@@ -417,6 +417,19 @@ impl Worker {
         self.withheld.push_back(Withheld { ep, exposed });
     }
 
+    /// True if the memory of a send comes back once its peer has left it.
+    pub(crate) fn withholds(&self, op: OpId) -> bool {
+        self.withheld.iter().any(|one| one.ep.index == op.index && one.exposed.op == op.number)
+    }
+
+    /// A send whose end was told, and whose memory a peer is in the middle of reading until the worker is polled next.
+    #[cfg(test)]
+    pub(crate) fn withhold_for_a_poll(&mut self, op: OpId, ep: EndpointId) {
+        let region = self.pd.expose(8, qpair_verbs::Access::REMOTE_READ).unwrap();
+        let exposed = Exposed::new(op.number, crate::Envelope::bare(1), Carried::Region(region));
+        self.withhold(ep, Exposed { awaited: false, ..exposed });
+    }
+
     /// A send of a connection that is over but for its memory, and whose end the application awaits.
     fn next_withheld_of(&mut self, ep: EndpointId) -> Option<&mut Exposed<Carried>> {
         let next = self.withheld.iter_mut().find(|one| one.ep == ep && one.exposed.is_awaited());

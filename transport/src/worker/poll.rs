@@ -322,12 +322,7 @@ impl Worker {
     /// Nothing has come: time for what is put off otherwise.
     #[inline]
     fn idle(&mut self) -> Result<(), WorkerError> {
-        if self.slabs.lent() > 0 {
-            self.reclaim(LOOKS);
-        }
-        if self.pool.lent() > 0 {
-            self.pool.reclaim();
-        }
+        self.reclaim_dropped(LOOKS);
         if self.pool.is_relieved() {
             self.resume();
         }
@@ -353,6 +348,18 @@ impl Worker {
             is_empty = self.poll_further_devices(most);
         }
         Ok(self.poll_datagrams(most)? && is_empty)
+    }
+
+    /// Looks at memory that the application has had longest, at most so many pieces, and takes back what it has dropped. Where messages
+    /// never cease it is never idle, and this is done at the sockets' times.
+    #[inline]
+    pub(super) fn reclaim_dropped(&mut self, most: usize) {
+        if self.slabs.lent() > 0 {
+            self.reclaim(most);
+        }
+        if self.pool.lent() > 0 {
+            self.pool.reclaim();
+        }
     }
 
     /// Looks at the slabs that are lent longest, at most so many, and posts those again that are free.

@@ -103,6 +103,7 @@ impl Worker {
         }
         self.expire_operations(now);
         self.look_at_withheld(LOOKS);
+        self.reclaim_dropped(LOOKS);
         self.registrations.look_around();
         self.registrations.age(now);
         self.look_at_parting()?;
@@ -272,7 +273,7 @@ const STRIDE: u32 = 256;
 const INTERVAL: Duration = Duration::from_millis(1);
 /// Time between two looks while connections are being made.
 const CONNECTING: Duration = Duration::from_micros(20);
-/// Pieces of withheld memory that are looked at each time.
+/// Pieces of withheld memory, and of what the application has, that are looked at each time.
 const LOOKS: usize = 16;
 /// How long a connection that broke waits for the queue to run empty by itself.
 const DRAIN_LIMIT: Duration = Duration::from_millis(100);

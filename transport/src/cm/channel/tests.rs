@@ -235,7 +235,7 @@ fn keys_that_differ_are_told_on_both_sides() {
 
 #[test]
 fn no_version_in_common_is_told_on_both_sides() {
-    let theirs = Versions { lowest: 3, highest: 9 };
+    let theirs = Versions { lowest: 4, highest: 9 };
     let later = Preface { versions: theirs, has_key: false, busy: None }.encode();
     let ours = Preface::ours(false).versions;
     for side in [Side::Caller, Side::Listener] {
@@ -275,7 +275,7 @@ fn a_preface_that_was_changed_on_the_way_is_noticed() {
             let (_, from) = pair.ends(side);
             from.output[changed] = match changed {
                 4 => 1,
-                5 => 3,
+                5 => 9,
                 6 => 0,
                 _ => 0xff,
             };

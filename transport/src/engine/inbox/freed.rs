@@ -103,20 +103,42 @@ impl<M, B> Inbox<M, B> {
     /// A message that any receive may take goes to the first of those that wait, and that it fits. False if there is none.
     pub(super) fn rematch(&mut self, key: EntryKey) -> bool {
         let Some(entry) = self.entries.get(key).filter(|entry| entry.is_free()) else { return false };
-        let (peer, envelope) = (entry.peer, entry.envelope);
-        let Some(posted) = self.receives.take_fitting(peer, envelope.tag, entry.len) else { return false };
+        let Some(posted) = self.receives.take_fitting(entry.peer, entry.envelope.tag, entry.len) else { return false };
+        self.give(key, posted);
+        true
+    }
+
+    /// A receive lost the message that it was to have: it has the first that waits and that it fits, or waits for another as if it
+    /// had not had that one.
+    pub(super) fn wait_again(&mut self, posted: Posted<M>) {
+        let takes = |peer, tag, len| posted.pattern.takes(peer, tag) && posted.fit.takes(len);
+        let mut free = self.entries.free();
+        let Some((key, entry)) = free.find(|(_, entry)| takes(entry.peer, entry.envelope.tag, entry.len)) else {
+            drop(free);
+            return self.receives.push(posted);
+        };
+        let peer = entry.peer;
+        drop(free);
+        self.give(key, posted);
+        if self.entries.get(key).is_some_and(|entry| matches!(entry.stage, Stage::Wanted(..))) {
+            self.freed.push_back(Freed::Startable(peer, key));
+        }
+    }
+
+    /// A message that any receive may take goes to that one.
+    fn give(&mut self, key: EntryKey, posted: Posted<M>) {
         self.entries.claim(key);
-        let Some(entry) = self.entries.get_mut(key) else { return false };
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let (peer, envelope) = (entry.peer, entry.envelope);
         match &mut entry.stage {
             Stage::Offered(offer) => entry.stage = Stage::Wanted(*offer, Some(posted)),
             Stage::Wanted(_, place) | Stage::Whole(_, place) | Stage::Reading(_, Reader::Anyone(place)) => {
                 *place = Some(posted);
             }
             // Not among the free ones.
-            Stage::Reading(_, Reader::Receive(_)) | Stage::Lost => return false,
+            Stage::Reading(_, Reader::Receive(_)) | Stage::Lost => return,
         }
         self.advance(peer, envelope);
-        true
     }
 
     /// An offer lost its receive: it goes to another, or waits for one, or is read without. `hold`: it waits, as those too

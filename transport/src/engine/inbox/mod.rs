@@ -60,6 +60,8 @@ pub(crate) enum Offered<M> {
     Held,
     /// The posted receive can not take it and fails; it can be read without, or waits for another.
     Misfit { posted: Posted<M>, startable: Option<EntryKey> },
+    /// No receive may take it, and it is longer than what is read without one, which the peer knows.
+    TooLong { limit: u64 },
 }
 
 /// What became of a receive.
@@ -173,6 +175,10 @@ impl<M, B> Inbox<M, B> {
         offer: Offer,
         closing: bool,
     ) -> Offered<M> {
+        let limit = self.policy.longest;
+        if len > limit && !matches!(envelope.class, Class::Tagged | Class::Part) {
+            return Offered::TooLong { limit };
+        }
         let (posted, misfit) = self.take_receive(peer, envelope, len);
         let Policy { hold_long, longest, hold_short, .. } = self.policy;
         // One that lost its receive is delivered all the same, if there can be memory for it.
@@ -299,9 +305,8 @@ impl<M, B> Inbox<M, B> {
         entry.stage = Stage::Lost;
         let (peer, envelope) = (entry.peer, entry.envelope);
         self.entries.claim(key);
-        // It waits for another message.
         if let Some(posted) = later {
-            self.receives.push(posted);
+            self.wait_again(posted);
         }
         self.advance(peer, envelope);
         op

@@ -440,6 +440,46 @@ fn a_receive_that_is_to_have_what_is_being_read_can_be_taken_back_and_outlives_a
 }
 
 #[test]
+fn what_no_receive_takes_may_not_be_longer_than_what_is_read_without() {
+    let mut inbox = inbox(true);
+    for class in [Class::Active, Class::Request, Class::Response, Class::Stream] {
+        let envelope = Envelope { class, port: 0, tag: 7 };
+        assert_eq!(inbox.offer(P, envelope, 5001, offer(1), false), Offered::TooLong { limit: 5000 });
+    }
+    assert!(inbox.is_plain(), "nothing is kept of it");
+    assert_eq!(inbox.offer(P, Envelope::bare(7), 5001, offer(1), false), Offered::Held);
+}
+
+#[test]
+fn a_receive_whose_message_is_lost_takes_what_waits_for_one() {
+    let mut inbox = holding();
+    let key = left(&mut inbox);
+    inbox.post(wide(2, None, 7, u64::MAX));
+    assert_eq!(eager(&mut inbox, Q, 7, 'q'), Arrival::Held);
+    assert_eq!(inbox.fail(key), None);
+    assert_eq!(due(&mut inbox), [('q', Some(2))]);
+    // An offer can be read from then on. One that does not fit waits for another receive.
+    let key = left(&mut inbox);
+    inbox.post(wide(3, None, 7, u64::MAX));
+    let offers = [101, 8].map(|len| inbox.offer(Q, Envelope::bare(7), len, offer(9), false));
+    assert_eq!(offers, [Offered::Held, Offered::Held]);
+    assert_eq!(inbox.fail(key), None);
+    let [Freed::Startable(Q, key)] = freed(&mut inbox)[..] else { panic!() };
+    assert_eq!(inbox.start(key).and_then(|start| Some((start.len, start.posted?.op))), Some((8, 3)));
+}
+
+#[test]
+fn a_receive_whose_message_is_lost_waits_before_those_posted_after_it() {
+    let mut inbox = holding();
+    for mask in [u64::MAX, 0xff] {
+        let key = left(&mut inbox);
+        (2..6).for_each(|op| _ = inbox.post(wide(op, None, 7, mask)));
+        assert_eq!(inbox.fail(key), None);
+        assert_eq!([(); 4].map(|()| taker(&mut inbox, Q, 7)), [2, 3, 4, 5].map(Some));
+    }
+}
+
+#[test]
 fn a_payload_that_is_read_is_let_go_of_by_its_receive() {
     let mut inbox = inbox(true);
     for op in [1, 2, 3] {

@@ -345,6 +345,7 @@ impl Pair {
                 match outcome {
                     Offered::Startable(key) => me.link.want(key),
                     Offered::Held => {}
+                    Offered::TooLong { limit } => panic!("{} bytes of {limit}", header.length),
                     Offered::Misfit { posted, startable } => {
                         me.failed.push(posted.op);
                         startable.into_iter().for_each(|key| me.link.want(key));

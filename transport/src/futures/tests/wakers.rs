@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::*;
+use crate::OpId;
 
 /// Sleeps until it is told to end.
 #[derive(Clone, Default)]
@@ -143,6 +144,50 @@ impl Drop for UsesInTheEnd {
 
 fn in_the_end() -> Waker {
     Waker::from(Arc::new(UsesInTheEnd))
+}
+
+/// A payload that goes back to a pool, which uses the worker for that.
+struct Pooled;
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        b"pooled"
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        USED.with_borrow(|used| used.as_ref().unwrap().with(|worker| worker.metrics()));
+        ENDS.set(ENDS.get() + 1);
+    }
+}
+
+#[test]
+fn memory_of_an_operation_that_nobody_wants_may_use_the_worker_when_it_is_dropped() {
+    let a = worker();
+    USED.set(Some(a.clone()));
+    let op = OpId { number: 1, index: 0 };
+    let returned = || Returned::Payload(bytes::Bytes::from_owner(Pooled).into());
+    let unwanted = || {
+        shared::with(a.shared(), |shared| {
+            let place = shared.await_op(op);
+            shared.drop_op(place, op);
+        });
+    };
+    let come = |event| shared::with(a.shared(), |shared| shared.hand_out(event));
+    unwanted();
+    come(Event::Failed { op, ep: None, error: OpError::Cancelled, returned: returned() });
+    assert_eq!(ENDS.get(), 1);
+    // Of one that was withheld.
+    unwanted();
+    come(Event::Failed { op, ep: None, error: OpError::Cancelled, returned: Returned::Withheld });
+    come(Event::Released { op, returned: returned() });
+    assert_eq!(ENDS.get(), 2);
+    // It came back, and was for whoever asks for events.
+    come(Event::Released { op, returned: returned() });
+    shared::with(a.shared(), |shared| shared.disown(op));
+    assert_eq!(ENDS.get(), 3);
+    USED.take();
 }
 
 #[test]

@@ -64,6 +64,32 @@ fn messages_of_connections_that_ended_take_so_much_memory_and_no_more() {
     assert_eq!(worker.slabs.lent(), 0, "nothing is lent of a short message that was taken");
 }
 
+/// Another connection's messages never cease, so that the worker is never idle; and the messages go to receives, or do not.
+#[test]
+fn what_was_dropped_is_posted_again_though_there_is_always_something_to_do() {
+    for is_plain in [true, false] {
+        let (mut worker, busy, _) = mirror(Config::default().window(8));
+        let (other, _) = join(&mut worker, |worker, address| worker.connect(address));
+        if !is_plain {
+            worker.recv(Source::Any, Tag(99)).unwrap();
+        }
+        assert_eq!(worker.inbox.is_plain(), is_plain);
+        let (start, mut received) = (Instant::now(), 0);
+        while received < 100 {
+            while worker.send_copy(busy, Tag(1), b"short").is_ok() {}
+            let _ = worker.send_copy(other, Tag(2), &[7; 1000]);
+            match worker.poll().unwrap() {
+                Some(Event::Received { tag, message, .. }) => {
+                    received += u32::from(tag == Tag(2) && message == [7; 1000])
+                }
+                None => {}
+                other => panic!("{other:?}"),
+            }
+            assert!(start.elapsed() < PATIENCE, "only {received} of 100");
+        }
+    }
+}
+
 #[test]
 fn short_messages_that_are_lent_and_kept_hold_their_sender_up() {
     let most = 2000;
