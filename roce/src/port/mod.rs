@@ -176,9 +176,22 @@ impl<L: Copy> Port<L> {
 
     /// The time has come that was told, or a later one. What is to be sent then [goes](Port::transmit) in its turn.
     pub fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H) {
+        self.time_out(now, None, host);
+    }
+
+    /// The same where more may have come than was taken in: an answer whose time is over may be among that, and is not late before
+    /// `until`.
+    pub fn handle_timeout_but_of_answers<H: Host<Local = L>>(&mut self, now: Instant, until: Instant, host: &mut H) {
+        self.time_out(now, Some(until), host);
+    }
+
+    fn time_out<H: Host<Local = L>>(&mut self, now: Instant, answers_until: Option<Instant>, host: &mut H) {
         while let Some(qpn) = self.turns.take_due(now) {
             if let Some(slot) = self.queue_pairs.get_mut(qpn) {
                 slot.armed = None;
+                if let (Some(until), QueuePair::Reliable(rc, _)) = (answers_until, &mut slot.queue_pair) {
+                    rc.await_answers_until(until);
+                }
                 slot.queue_pair.handle_timeout(now, host, &mut self.counters);
                 // It is armed again in its turn: what is due stays due until then.
                 self.turns.enqueue(qpn, slot);

@@ -2,6 +2,7 @@
 
 mod failed;
 mod held;
+mod late;
 
 use std::time::{Duration, Instant};
 

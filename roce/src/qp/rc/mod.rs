@@ -271,6 +271,11 @@ impl<L: Copy> ReliableConnection<L> {
         }
     }
 
+    /// Answers to what has gone may be here, and not taken in yet: their time is not over before `until`.
+    pub fn await_answers_until(&mut self, until: Instant) {
+        self.requester.await_answers_until(until);
+    }
+
     /// What was made last waits for the network still: the time for an answer runs from when it goes.
     pub fn still_waits(&mut self, now: Instant) {
         self.requester.still_waits(now, &self.config);

@@ -450,6 +450,10 @@ impl<L: Copy> Requester<L> {
         [self.rnr_until, self.deadline].into_iter().flatten().min()
     }
 
+    pub(super) fn await_answers_until(&mut self, until: Instant) {
+        self.deadline = self.deadline.map(|deadline| deadline.max(until));
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) -> Result<(), Failure> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;

@@ -183,15 +183,16 @@ impl Engine {
     pub(super) fn keep_time(&mut self, now: Instant, came: bool) {
         self.manage(now);
         self.put_off = if came { self.put_off + 1 } else { 0 };
-        if !self.put_off.is_multiple_of(PUT_OFF) {
-            return;
-        }
         if self.port.timeout().is_some_and(|due| due <= now) {
             // No answer is late to what waits for room.
             if self.udp.is_full() {
                 self.send_held(now);
             }
-            self.port.handle_timeout(now, &mut self.side);
+            if self.put_off.is_multiple_of(PUT_OFF) {
+                self.port.handle_timeout(now, &mut self.side);
+            } else {
+                self.port.handle_timeout_but_of_answers(now, now + SPARE, &mut self.side);
+            }
             self.settle();
         }
     }
@@ -307,8 +308,10 @@ fn hear(port: &mut Port<Memory>, now: Instant, qpn: Qpn, held_up: HeldUp) {
     }
 }
 
-/// Rounds that bring something before timers are looked at all the same.
+/// Rounds that bring something before answers are late all the same,
 const PUT_OFF: u32 = 64;
+/// and how long those that may be waiting are not late in each of them: a few rounds.
+const SPARE: Duration = Duration::from_micros(50);
 /// Outboxes that are sent in one round, after which arrivals have their turn.
 const SENDS: usize = 8;
 /// How long the thread leaves sockets without room alone.

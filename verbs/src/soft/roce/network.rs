@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,8 +34,8 @@ pub(crate) struct Network {
     is_used: AtomicBool,
     /// A poll brought something since memory was looked at last.
     is_fresh: AtomicBool,
-    /// Somebody polls: the thread may sleep.
-    pub(super) is_polled: AtomicBool,
+    /// Polls since the thread looked, or some of them: it may sleep where there are many.
+    pub(super) polls: AtomicU32,
     /// The thread sleeps by the clock, since somebody polls.
     pub(super) dozes: AtomicBool,
     pub(super) closing: AtomicBool,
@@ -73,7 +73,7 @@ impl Network {
             has_notes: AtomicBool::new(false),
             is_used: AtomicBool::new(false),
             is_fresh: AtomicBool::new(false),
-            is_polled: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
             dozes: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             bell,
@@ -145,7 +145,8 @@ impl Network {
         if !self.is_used.load(Ordering::Relaxed) {
             return false;
         }
-        self.is_polled.store(true, Ordering::Relaxed);
+        // Where several poll, one may not count.
+        self.polls.store(self.polls.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         let Some(mut engine) = self.try_engine() else { return false };
         let now = Instant::now();
         engine.side.patience = PATIENCE;
@@ -197,7 +198,7 @@ impl Network {
     /// Who polled goes to sleep: the thread takes over.
     pub(crate) fn hand_over(&self) {
         if self.is_used.load(Ordering::Relaxed) {
-            self.is_polled.store(false, Ordering::SeqCst);
+            self.polls.store(0, Ordering::SeqCst);
             self.bell.ring();
         }
     }
