@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::{
     Access, CmError, CompletionQueue, Connecting, Context, Ended, Established, Listener, Prepared, ProtectionDomain,
-    QpState, QpType, RejectReason,
+    QpState, QpType, RejectReason, WcOpcode, WcStatus,
 };
 
 use crate::harness::LIMIT;
@@ -129,6 +129,35 @@ fn whoever_ends_a_connection_both_queue_pairs_fail() {
             assert_eq!(second.connection.wait(LIMIT).unwrap(), Ended::Disconnected, "{end}");
         }
         wait_until(end, || second.queue_pair.state() == QpState::Err);
+    }
+}
+
+/// What the peer has seen is acknowledged, however soon it goes then.
+#[test]
+fn a_message_that_the_peer_took_is_sent_though_it_disconnects_at_once() {
+    let Some((mut far, listener)) = listening() else { return };
+    let mut near = Side::new();
+    for turn in 0..60 {
+        let mut asking = near.ask(far.at(&listener), b"");
+        let mut accepting = listener.wait(LIMIT).unwrap().accept(far.rc(), b"").unwrap();
+        let mut here = asking.wait(LIMIT).unwrap();
+        let mut there = accepting.wait(LIMIT).unwrap();
+        there.queue_pair.recv(far.pd.alloc(64).unwrap()).post().unwrap();
+        here.queue_pair.send_inline(b"the last").signaled().post().unwrap();
+        let start = Instant::now();
+        loop {
+            match far.cq.poll().unwrap() {
+                Some(done) => break assert_eq!(done.status(), WcStatus::SUCCESS),
+                None => assert!(start.elapsed() < LIMIT, "it has not come"),
+            }
+        }
+        if turn % 2 == 0 {
+            there.connection.disconnect();
+        } else {
+            drop(there);
+        }
+        let done = near.cq.wait_for(LIMIT).unwrap();
+        assert_eq!((turn, done.opcode(), done.status()), (turn, WcOpcode::SEND, WcStatus::SUCCESS));
     }
 }
 

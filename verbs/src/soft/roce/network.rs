@@ -254,7 +254,9 @@ impl Network {
         let now = Instant::now();
         let result = act(&mut engine, now);
         engine.claim_management(now);
-        engine.flush_management();
+        // Before a peer hears of an end: what it is owed for what was taken here.
+        engine.transmit(now);
+        engine.flush_management(now);
         engine.transmit(now);
         self.wake_for(&mut engine, now);
         drop(engine);

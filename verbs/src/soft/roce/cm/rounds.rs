@@ -27,11 +27,11 @@ impl Engine {
         if self.udp.take_freed() || agent.asks_at.is_some_and(|at| at <= now) {
             self.claim_management(now);
         }
-        self.flush_management();
+        self.flush_management(now);
     }
 
     /// Sends what the managers have to send, and tells what they tell.
-    pub(in crate::soft::roce) fn flush_management(&mut self) {
+    pub(in crate::soft::roce) fn flush_management(&mut self, now: Instant) {
         let Engine { agent: Some(agent), port, udp, .. } = self else { return };
         let mut over = Vec::new();
         agent.flush(&mut over, |addresses, bytes| {
@@ -40,6 +40,11 @@ impl Engine {
             port.send_management(Route { addresses, source_port, traffic_class: 0, hop_limit: HOP_LIMIT }, bytes);
         });
         agent.take_closed().for_each(|port| udp.unlisten(port));
+        if over.is_empty() {
+            return;
+        }
+        // What a peer sent before it said that this is the end came before that: it may say that all was taken.
+        let _ = (0..LAST_ROUNDS).take_while(|_| self.receive(now)).count();
         over.iter().for_each(|over| self.end(Some(over)));
     }
 
@@ -67,3 +72,6 @@ impl Engine {
         }
     }
 }
+
+/// Rounds of what has come that are taken in before a connection ends, at most: as much as a socket holds of long packets.
+const LAST_ROUNDS: usize = 256;
