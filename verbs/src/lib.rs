@@ -36,6 +36,8 @@ compile_error!("qpair runs on Linux, on x86-64 and aarch64");
 mod address;
 mod aside;
 mod asking;
+#[cfg(test)]
+mod bomb;
 pub mod calc;
 mod cm;
 #[cfg(test)]

@@ -87,8 +87,8 @@ impl Drop for AhHandle {
         // SAFETY: alive until now; datagrams under way hold it.
         let gone = handle.given_back(unsafe { (handle.library.ibv_destroy_ah)(self.ah.as_ptr()) });
         if let Err(error) = gone {
-            tracing::error!(%error, "an address handle is not given back");
             std::mem::forget(self.domain.clone());
+            tracing::error!(%error, "an address handle is not given back");
         }
     }
 }

@@ -167,8 +167,8 @@ impl Drop for Raw {
     fn drop(&mut self) {
         // SAFETY: alive until now; its queues held it and are gone.
         if let Err(error) = outcome(unsafe { (self.device.library.ibv_destroy_comp_channel)(self.channel.as_ptr()) }) {
-            tracing::error!(%error, device = self.device.name, "a completion channel is not given back");
             std::mem::forget(self.device.clone());
+            tracing::error!(%error, device = self.device.name, "a completion channel is not given back");
         }
     }
 }

@@ -203,9 +203,9 @@ impl Drop for CqShared {
     fn drop(&mut self) {
         self.device.hub().leave_cq(self.cq.as_ptr().cast());
         if let Err(error) = self.channel.destroy(self.cq) {
-            tracing::error!(%error, device = self.device.name(), "a completion queue is not given back");
             // Its channel and its device are in use as long as it is.
             std::mem::forget((self.channel.clone(), self.device.clone()));
+            tracing::error!(%error, device = self.device.name(), "a completion queue is not given back");
         }
     }
 }

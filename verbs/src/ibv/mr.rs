@@ -96,8 +96,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // What could not be ended before is not tried again: who owns the memory has been told, and keeps it.
-        if let Some(mr) = self.mr {
-            tracing::debug!(?mr, "a registration stays");
+        if self.mr.is_some() {
             std::mem::forget(self.pd.clone());
         }
     }

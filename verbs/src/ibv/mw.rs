@@ -159,8 +159,8 @@ fn dealloc(mw: Option<NonNull<sys::ibv_mw>>, pd: &Arc<Pd>) {
     let gone = unsafe { sys::ibv_dealloc_mw(mw.as_ptr()) }.map_err(io::Error::other);
     let gone = gone.and_then(|status| pd.device().handle().given_back(status));
     if let Err(error) = gone {
-        tracing::error!(%error, "a memory window is not given back");
         std::mem::forget(pd.clone());
+        tracing::error!(%error, "a memory window is not given back");
     }
 }
 

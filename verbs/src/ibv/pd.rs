@@ -159,10 +159,10 @@ impl Pd {
         };
         let attributes = allocation.attributes();
         allocation.be_synchronous();
-        let (mut why, mut kept) = (String::new(), false);
+        let (mut why, mut kept) = (String::new(), Vec::new());
         if attributes.dma_buf {
             let registered =
-                allocation.dmabuf().map_err(|error| (error.to_string(), false)).and_then(|(dmabuf, offset)| {
+                allocation.dmabuf().map_err(|error| (error.to_string(), Vec::new())).and_then(|(dmabuf, offset)| {
                     let range = (allocation.address(), allocation.len());
                     each(&|handle| dmabuf_mr(handle, dmabuf.as_fd(), offset, range, flags))
                         .map_err(|failed| (failed.error.to_string(), failed.kept))
@@ -174,7 +174,7 @@ impl Pd {
         } else {
             why.push_str("DMA-buf: the GPU's driver exports none");
         }
-        if kept {
+        if !kept.is_empty() {
             why.push_str("; peermem: a device keeps the memory that it has by the DMA-buf");
         } else if !attributes.gpu_direct_rdma {
             why.push_str("; peermem: the GPU does not have it");

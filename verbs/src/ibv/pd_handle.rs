@@ -77,17 +77,17 @@ impl Drop for PdHandle {
         // SAFETY: alive until now; what stood on it held this handle and is gone.
         let gone = self.device.given_back(unsafe { (self.device.library.ibv_dealloc_pd)(self.pd()) });
         if let Err(error) = &gone {
-            tracing::error!(%error, device = self.device.name, "a protection domain is not given back");
             // What it stands on stays too.
             std::mem::forget((self.device.clone(), self.parent.take()));
+            tracing::error!(%error, device = self.device.name, "a protection domain is not given back");
         }
         if let Some((td, below)) = self.parent.take() {
             // SAFETY: as above; the parent domain, which stood on it, is gone.
             let gone = unsafe { sys::ibv_dealloc_td(td.as_ptr()) }.map_err(io::Error::other);
             let gone = gone.and_then(|status| self.device.given_back(status));
             if let Err(error) = gone {
-                tracing::error!(%error, device = self.device.name, "a thread domain is not given back");
                 std::mem::forget(self.device.clone());
+                tracing::error!(%error, device = self.device.name, "a thread domain is not given back");
             }
             drop(below);
         }

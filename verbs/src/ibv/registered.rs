@@ -74,36 +74,36 @@ impl Registered {
 #[derive(Debug)]
 pub(crate) struct NotRegistered {
     pub(crate) error: MemoryError,
-    /// A device that had it registered does not let go of it: it is to be leaked.
-    pub(crate) kept: bool,
+    /// The domains whose devices had it registered and do not let go of it, and why: where there are any it is to be
+    /// leaked.
+    pub(crate) kept: Vec<(u64, io::Error)>,
 }
 
 impl NotRegistered {
     /// Why, and what owns the memory; leaked where a device keeps that.
     pub(crate) fn leaving<T>(self, owner: T) -> (MemoryError, Option<T>) {
-        if self.kept {
-            std::mem::forget(owner);
-            return (self.error, None);
+        if self.kept.is_empty() {
+            return (self.error, Some(owner));
         }
-        (self.error, Some(owner))
+        // Before that is logged, which may panic.
+        std::mem::forget(owner);
+        for (domain, error) in self.kept {
+            tracing::error!(%error, domain, "a device keeps memory registered that another refuses; it is leaked");
+        }
+        (self.error, None)
     }
 }
 
 impl From<MemoryError> for NotRegistered {
     fn from(error: MemoryError) -> Self {
-        NotRegistered { error, kept: false }
+        NotRegistered { error, kept: Vec::new() }
     }
 }
 
 /// What could not be registered with one device, for that reason, is given back by those that have it.
 pub(super) fn take_back(registered: Vec<(u64, Mr)>, error: MemoryError) -> NotRegistered {
-    let mut kept = false;
-    for (domain, mr) in registered {
-        if let Err(error) = mr.close() {
-            // Nobody was told its keys, but a peer may guess them.
-            tracing::error!(%error, domain, "a device keeps memory registered that another refuses; it is leaked");
-            kept = true;
-        }
-    }
+    // Nobody was told its keys, but a peer may guess them.
+    let ended = registered.into_iter().map(|(domain, mr)| (domain, mr.close()));
+    let kept = ended.filter_map(|(domain, ended)| Some((domain, ended.err()?))).collect();
     NotRegistered { error, kept }
 }

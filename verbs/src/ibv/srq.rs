@@ -112,17 +112,21 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        for queue in lock(&self.queues).drain(..).filter_map(|queue| queue.upgrade()) {
-            queue.leave(self.id);
-        }
         let hub = self.pd.device().hub();
         let handle = self.pd.device().handle();
         // SAFETY: alive until now; the queue pairs that receive from it held it and are gone.
-        match handle.given_back(unsafe { (handle.library.ibv_destroy_srq)(self.raw()) }) {
+        let gone = handle.given_back(unsafe { (handle.library.ibv_destroy_srq)(self.raw()) });
+        if gone.is_err() {
+            // Before anything is logged, which may panic: the device may be writing into what was posted, for ever.
+            std::mem::forget((self.receives.clone(), self.pd.clone()));
+        }
+        for queue in lock(&self.queues).drain(..).filter_map(|queue| queue.upgrade()) {
+            queue.leave(self.id);
+        }
+        match gone {
             Ok(()) => lock(&hub.numbers).give(self.id),
             Err(error) => {
-                tracing::error!(%error, "a shared receive queue is not given back; what was posted is leaked");
-                std::mem::forget((self.receives.clone(), self.pd.clone()));
+                tracing::error!(%error, "a shared receive queue is not given back; what was posted is leaked")
             }
         }
     }

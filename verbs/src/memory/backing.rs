@@ -245,31 +245,27 @@ impl Backing {
         let mut backing = Arc::into_inner(self)?;
         let kind = std::mem::replace(&mut backing.kind, Kind::Gone);
         let Kind::Gpu { buffer, registered, .. } = kind else { return None };
-        if let_go(registered, backing.len) {
-            return Some(buffer);
-        }
-        std::mem::forget(buffer);
-        None
+        let_go(registered, backing.len, buffer)
     }
 
     /// The vector, once the device has let go of it.
     fn take_vec(&self, capacity: usize, registered: Option<Registered>) -> Option<Vec<u8>> {
-        if !let_go(registered, self.len) {
-            return None;
-        }
+        let_go(registered, self.len, ())?;
         // SAFETY: pointer, length and capacity come from a vector that `from_vec` took over; whoever has the capacity took
         // it out of the kind, so that this is the only release, and no device reaches the memory any more.
         Some(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) })
     }
 }
 
-/// Has the device forget memory; false if it does not, and the memory is to be leaked.
-fn let_go(registered: Option<Registered>, len: usize) -> bool {
+/// Has the device forget memory, and gives back what owns it; that is leaked where the device does not, also where what
+/// logs it for the program panics.
+fn let_go<T>(registered: Option<Registered>, len: usize, owner: T) -> Option<T> {
+    let owner = ManuallyDrop::new(owner);
     match registered.map(Registered::close) {
-        None | Some(Ok(())) => true,
+        None | Some(Ok(())) => Some(ManuallyDrop::into_inner(owner)),
         Some(Err(error)) => {
             tracing::error!(%error, len, "the device keeps memory registered; it is leaked");
-            false
+            None
         }
     }
 }
@@ -281,17 +277,11 @@ impl Drop for Backing {
             Kind::Vector { capacity, registered } => drop(self.take_vec(capacity, registered)),
             Kind::Foreign { owner, registered } => {
                 // It is the program's, and so is what its drop does.
-                if let_go(registered, self.len) {
+                if let Some(owner) = let_go(registered, self.len, owner) {
                     aside::drop(owner);
-                } else {
-                    std::mem::forget(owner);
                 }
             }
-            Kind::Gpu { buffer, registered, .. } => {
-                if !let_go(registered, self.len) {
-                    std::mem::forget(buffer);
-                }
-            }
+            Kind::Gpu { buffer, registered, .. } => drop(let_go(registered, self.len, buffer)),
             Kind::Bytes { owner } => aside::drop(owner),
             Kind::Gone => {}
         }

@@ -1,6 +1,7 @@
 //! Shared bytes that peers may read where they lie.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -120,10 +121,13 @@ impl BytesRegion {
 
 impl Drop for BytesRegion {
     fn drop(&mut self) {
-        let Some(mut held) = self.held.take() else { return };
-        if !held.grant.end() {
+        let Some(held) = self.held.take() else { return };
+        // Leaked unless nobody reaches them any more, also where this ends by a panic of what logs for the program.
+        let mut held = ManuallyDrop::new(held);
+        if held.grant.end() {
+            drop(ManuallyDrop::into_inner(held));
+        } else {
             tracing::error!(rkey = %held.grant.rkey(), "peers reach bytes still that are let go of; their memory is leaked");
-            std::mem::forget(held);
         }
     }
 }

@@ -144,8 +144,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let Some(mut held) = self.held.take() else { return };
         if let Err(error) = held.mr.end() {
-            tracing::error!(%error, len = self.len, "the device keeps a DMA-buf registered; it stays open");
+            // Before that is logged, which may panic.
             std::mem::forget(held.dmabuf);
+            tracing::error!(%error, len = self.len, "the device keeps a DMA-buf registered; it stays open");
         }
     }
 }

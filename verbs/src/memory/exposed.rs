@@ -1,6 +1,7 @@
 //! Memory that a peer may read or write: no slice of it exists in safe code until it is revoked.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -309,9 +310,12 @@ impl Drop for RegionShared {
     fn drop(&mut self) {
         // After `revoke` the buffer is gone and so is the right to it.
         let Some(buffer) = self.buffer.take() else { return };
-        if !self.grant.end() {
+        // Leaked unless nobody reaches it any more, also where this ends by a panic of what logs for the program.
+        let buffer = ManuallyDrop::new(buffer);
+        if self.grant.end() {
+            drop(ManuallyDrop::into_inner(buffer));
+        } else {
             tracing::error!(rkey = %self.rkey, "peers reach a region still that is gone; its memory is leaked");
-            std::mem::forget(buffer);
         }
     }
 }

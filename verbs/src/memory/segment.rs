@@ -1,6 +1,7 @@
 //! Shared mappings: memfd-backed memory of ours, and what peers pass to us.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -264,12 +265,13 @@ struct PinnedMapping(Option<(Pinned, Mapping)>);
 
 impl Drop for PinnedMapping {
     fn drop(&mut self) {
-        if let Some((pinned, mapping)) = self.0.take()
-            && let Err(error) = pinned.end()
-        {
-            // What is mapped there next would be taken for this memory.
-            tracing::error!(%error, len = mapping.len, "memory stays pinned; it is leaked");
-            std::mem::forget(mapping);
+        let Some((pinned, mapping)) = self.0.take() else { return };
+        // Leaked while it is pinned, also where this ends by a panic of what logs for the program: what is mapped there
+        // next would be taken for this memory.
+        let mapping = ManuallyDrop::new(mapping);
+        match pinned.end() {
+            Ok(()) => drop(ManuallyDrop::into_inner(mapping)),
+            Err(error) => tracing::error!(%error, len = mapping.len, "memory stays pinned; it is leaked"),
         }
     }
 }
@@ -345,6 +347,20 @@ mod tests {
             assert!(!fake.live().contains("registration"), "{}", fake.live());
         }
         assert_eq!(fake.violations(), "");
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn what_stays_pinned_stays_mapped_whatever_the_log_does() {
+        let fake = qpair_fake_cuda::control::add_device().unwrap();
+        let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+        let segment = Segment::create("t", 4096, Writers::Peers).unwrap();
+        segment.pin(gpu).unwrap();
+        let mapped = format!("{:x}-", segment.base().addr());
+        fake.fail("cuMemHostUnregister", 1, qpair_fake_cuda::code::ECC_UNCORRECTABLE).unwrap();
+        assert!(crate::bomb::where_errors_panic(|| drop(segment)).is_err());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps.lines().any(|line| line.starts_with(&mapped)));
     }
 
     #[test]

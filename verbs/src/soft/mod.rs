@@ -32,6 +32,8 @@ mod home;
 pub(crate) mod host;
 mod keys;
 mod layout;
+#[cfg(test)]
+mod leaks;
 mod members;
 mod node;
 #[cfg(test)]

@@ -249,8 +249,9 @@ impl Node {
     pub(crate) fn retire(&self, memory: Box<dyn Send>, askers: Askers) {
         let homes: Vec<_> = lock(&NODES).values().filter_map(|known| known.home.upgrade()).collect();
         if !homes.iter().all(|home| home.quiesce_initiators()) {
-            tracing::warn!("an access of this process takes long; the memory of a queue pair is leaked");
-            return std::mem::forget(memory);
+            // Before that is logged, which may panic.
+            std::mem::forget(memory);
+            return tracing::warn!("an access of this process takes long; the memory of a queue pair is leaked");
         }
         let control = lock(&self.control).clone();
         if let Some(control) = control.filter(|control| control.has_links()) {

@@ -15,6 +15,7 @@ mod last_receive;
 mod losses;
 mod memlock;
 mod nonsense;
+mod panics;
 mod posting;
 mod random;
 mod received;

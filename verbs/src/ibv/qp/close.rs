@@ -1,6 +1,8 @@
 //! Closing: the device lets go before memory is given back.
 
+use std::io;
 use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,21 +30,19 @@ impl OwnedQp {
         let last_receives = &self.pd.device().hub().last_receives;
         self.failed().is_none_or(|failed| last_receives.is_over(self.shared.has_reached_last_receive(), failed))
     }
-}
 
-impl Drop for OwnedQp {
-    fn drop(&mut self) {
-        if let Err(error) = self.to_error() {
-            tracing::debug!(qpn = %self.qpn(), %error, "closing goes on");
-        }
-        self.await_last_receive();
-        // A window that is bound holds on to its queue pair.
+    /// A window that is bound holds on to its queue pair.
+    fn end_windows(&self) {
         for (rkey, window) in std::mem::take(&mut *lock(&self.windows)) {
             if let Some(window) = window.upgrade() {
                 window.end(rkey);
             }
         }
-        let (device, id) = (self.pd.device().clone(), self.shared.id);
+    }
+
+    /// Destroys it, or leaks what the device may reach. Nothing is logged here.
+    fn destroy(&self) -> io::Result<()> {
+        let (device, id) = (self.pd.device(), self.shared.id);
         if let Some(leash) = self.leash.get() {
             leash.let_go();
         }
@@ -50,18 +50,36 @@ impl Drop for OwnedQp {
         device.hub().leave_qp(self.qp.as_ptr());
         // SAFETY: alive until now. When it is gone the device is done with everything that was posted.
         let gone = device.handle().given_back(unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) });
+        if gone.is_err() {
+            // The device may be writing into what was posted, for ever, and stands on all of these.
+            forget((self.shared.clone(), self.in_domain.clone(), self.pd.clone()));
+            forget((self.send_cq.clone(), self.recv_cq.clone(), self.srq.clone()));
+        }
         self.send_cq.leave(id);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.leave(id);
         }
-        match gone {
-            Ok(()) => lock(&device.hub().numbers).give(id),
-            Err(error) => {
-                tracing::error!(qpn = %self.qpn(), %error, "a queue pair is not given back; what was posted is leaked");
-                // The device may be writing into what was posted, for ever, and stands on all of these.
-                forget((self.shared.clone(), self.in_domain.clone(), self.pd.clone()));
-                forget((self.send_cq.clone(), self.recv_cq.clone(), self.srq.clone()));
-            }
+        gone.inspect(|()| lock(&device.hub().numbers).give(id))
+    }
+}
+
+impl Drop for OwnedQp {
+    /// What logs for the program may panic: the device has let go of what was posted before that goes on, or it is
+    /// leaked.
+    fn drop(&mut self) {
+        let failed = self.fail();
+        self.await_last_receive();
+        let ended = catch_unwind(AssertUnwindSafe(|| self.end_windows()));
+        let gone = self.destroy();
+        if let Err(failed) = failed {
+            let error = self.not_failed(failed);
+            tracing::debug!(qpn = %self.qpn(), %error, "closing goes on");
+        }
+        if let Err(error) = gone {
+            tracing::error!(qpn = %self.qpn(), %error, "a queue pair is not given back; what was posted is leaked");
+        }
+        if let Err(panic) = ended {
+            resume_unwind(panic);
         }
     }
 }

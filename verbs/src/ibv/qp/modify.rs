@@ -92,19 +92,27 @@ impl OwnedQp {
     }
 
     pub(crate) fn to_error(&self) -> Result<(), ModifyError> {
+        self.fail().map_err(|failed| self.not_failed(failed))
+    }
+
+    /// The same. Nothing is logged here.
+    pub(super) fn fail(&self) -> Result<(), Failed> {
         let mut attributes = attributes::none();
         attributes.qp_state = sys::IBV_QPS_ERR;
-        match self.modify(QpState::Err, &attributes) {
-            Ok(()) => {
-                // The time for the last receive runs from now on.
-                self.failed();
-                Ok(())
-            }
-            Err(Failed::Illegal(error)) => Err(error),
-            Err(Failed::Refused(error)) => {
+        self.modify(QpState::Err, &attributes)?;
+        // The time for the last receive runs from now on.
+        self.failed();
+        Ok(())
+    }
+
+    /// Why it did not go to the error state; logged, if it is the device's doing.
+    pub(super) fn not_failed(&self, failed: Failed) -> ModifyError {
+        match failed {
+            Failed::Illegal(error) => error,
+            Failed::Refused(error) => {
                 tracing::error!(qpn = %self.qpn(), %error, "the device does not move a queue pair to the error state");
                 let (qp_type, from) = (self.qp_type(), self.known_state());
-                Err(ModifyError { qp_type, from, to: QpState::Err, detail: ": the device refuses" })
+                ModifyError { qp_type, from, to: QpState::Err, detail: ": the device refuses" }
             }
         }
     }
@@ -173,7 +181,7 @@ impl OwnedQp {
 }
 
 /// Why a transition failed.
-enum Failed {
+pub(super) enum Failed {
     /// By the table.
     Illegal(ModifyError),
     /// By the device.

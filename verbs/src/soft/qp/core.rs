@@ -238,12 +238,13 @@ impl Drop for SoftQp {
             srq.take_back(self.number());
         }
         if !self.is_settled() {
-            tracing::error!(qpn = %self.qpn(), "a peer sits in an access; the queue pair's memory is leaked");
             self.receiver.leak();
             self.receiver.keep();
             self.public.keep();
             self.ring.keep();
             std::mem::forget(self.claims.take());
+            // Only now: what logs for the program may panic.
+            tracing::error!(qpn = %self.qpn(), "a peer sits in an access; the queue pair's memory is leaked");
         } else if let Some(claims) = self.claims.take() {
             let blocks = (claims, self.receiver.hand_over(), self.public.hand_over(), self.ring.hand_over());
             self.spec.node.retire(Box::new(blocks), std::mem::take(&mut self.askers));

@@ -253,39 +253,10 @@ fn a_device_whose_network_thread_ends_fails() {
     assert_eq!(ended(&mut far_cq), (WcOpcode::SEND, WcStatus::RETRY_EXC_ERR, None));
 }
 
-/// A subscriber of the log that panics at an error.
-#[cfg(feature = "cuda")]
-struct Bomb;
-
-#[cfg(feature = "cuda")]
-impl tracing::Subscriber for Bomb {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        panic!("as a test wants it");
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 /// After it nobody waits for what came before, and the memory may be another's.
 #[cfg(feature = "cuda")]
 #[test]
 fn what_came_for_a_gpu_is_there_before_a_panic_over_what_came_next_goes_on() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     let fake = qpair_fake_cuda::control::add_device().unwrap();
     let gpu = crate::Gpu::open(fake.ordinal() as usize).unwrap();
     let start = Instant::now();
@@ -314,11 +285,10 @@ fn what_came_for_a_gpu_is_there_before_a_panic_over_what_came_next_goes_on() {
             // Not behind the one before, which goes now.
             second.write_inline(b"next", region.remote(3000..3004)).post().unwrap();
             fake.fail("cuMemcpyAsync", 1, qpair_fake_cuda::code::ECC_UNCORRECTABLE).unwrap();
-            let mut receive = || tracing::subscriber::with_default(Bomb, || engine.receive(Instant::now()));
             let mut rounds = 0;
             while rounds < 6 {
                 assert!(start.elapsed().as_secs() < 20, "nothing comes, or nothing fails");
-                match catch_unwind(AssertUnwindSafe(&mut receive)) {
+                match crate::bomb::where_errors_panic(|| engine.receive(Instant::now())) {
                     Ok(came) => rounds += u32::from(came),
                     Err(_) => {
                         let mut found = [0; 4];
