@@ -99,9 +99,7 @@ impl EventHub {
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
-        tracing::debug!(?event, "asynchronous event");
-        let mut readers = lock(&self.readers);
-        readers.retain(|reader| {
+        lock(&self.readers).retain(|reader| {
             let Some(inbox) = reader.upgrade() else { return false };
             let mut waiting = lock(&inbox.waiting);
             if waiting.len() == MAX_WAITING {
@@ -111,6 +109,8 @@ impl EventHub {
             inbox.bell.ring();
             true
         });
+        // Only now: what logs for the program may panic.
+        tracing::debug!(?event, "asynchronous event");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -30,8 +31,14 @@ impl Watcher {
         fcntl_setfl(async_fd(handle), flags | OFlags::NONBLOCK)?;
         let (handle, hub, stopped) = (handle.clone(), hub.clone(), stop.clone());
         let thread = Builder::new().name("qpair-events".to_owned()).spawn(move || {
-            watch(&handle, &hub, &stopped);
+            // As of what logs for the program. What is used then is made for threads that end at any place.
+            let watched = catch_unwind(AssertUnwindSafe(|| watch(&handle, &hub, &stopped)));
             hub.last_receives.close();
+            match watched {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => lose(&handle, &hub, &why),
+                Err(_) => lose(&handle, &hub, &io::Error::other("the thread that reads them panicked")),
+            }
         })?;
         Ok(Watcher { stop, thread: Some(thread) })
     }
@@ -52,25 +59,34 @@ fn async_fd(handle: &Handle) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw((*handle.ctx()).async_fd) }
 }
 
-fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) {
+/// Reads events until the watcher is to stop.
+///
+/// # Errors
+/// Why it can not be read what the device tells.
+fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) -> io::Result<()> {
     loop {
         let mut fds = [PollFd::from_borrowed_fd(async_fd(handle), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return tracing::error!(%error, "events of the device are not watched any more"),
+            Err(error) => return Err(error.into()),
         }
         if !fds[1].revents().is_empty() {
-            return;
+            return Ok(());
         }
         let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         if !take_events(handle, hub) && broken {
-            tracing::error!(device = handle.name, "the device is gone: it tells no more events");
-            handle.note_failure();
-            hub.events.raise(AsyncEvent::DeviceFatal);
-            hub.fail();
-            return;
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
     }
+}
+
+/// Nobody reads events any more: whoever waits for something of the device is told that it is gone.
+fn lose(handle: &Handle, hub: &Hub, why: &io::Error) {
+    handle.note_failure();
+    // Each, whatever becomes of what logs that.
+    let _ = catch_unwind(AssertUnwindSafe(|| hub.events.raise(AsyncEvent::DeviceFatal)));
+    hub.fail();
+    tracing::error!(device = handle.name, %why, "the device is taken to be gone: its events can not be read");
 }
 
 /// Takes the events that wait; false if there was none.
@@ -84,15 +100,27 @@ fn take_events(handle: &Handle, hub: &Hub) -> bool {
         }
         any = true;
         // SAFETY: filled above; all zeroes is a valid value besides.
-        let mut event = unsafe { event.assume_init() };
-        if event.event_type == sys::IBV_EVENT_DEVICE_FATAL {
+        let mut got = Got { handle, event: unsafe { event.assume_init() }, held: Held::default() };
+        if got.event.event_type == sys::IBV_EVENT_DEVICE_FATAL {
             handle.note_failure();
         }
-        let held = dispatch(&event, hub);
+        dispatch(&got.event, hub, &mut got.held);
+    }
+}
+
+/// An event that was got. It is acknowledged on drop, also where what logs it panics: destroying what it is about waits
+/// for that.
+struct Got<'a> {
+    handle: &'a Handle,
+    event: sys::ibv_async_event,
+    /// Dropped after that: it may be the last hold on a queue.
+    held: Held,
+}
+
+impl Drop for Got<'_> {
+    fn drop(&mut self) {
         // SAFETY: an event that was got, acknowledged once. What it names is not destroyed before that.
-        unsafe { (handle.library.ibv_ack_async_event)(&raw mut event) };
-        // Only now: this may be the last hold, and destroying a queue waits until its events are acknowledged.
-        drop(held);
+        unsafe { (self.handle.library.ibv_ack_async_event)(&raw mut self.event) };
     }
 }
 
@@ -100,42 +128,39 @@ fn take_events(handle: &Handle, hub: &Hub) -> bool {
 #[derive(Default)]
 struct Held {
     qp: Option<Arc<dyn QpListener>>,
-    _cqs: Vec<Arc<dyn CqListener>>,
+    cqs: Vec<Arc<dyn CqListener>>,
 }
 
-/// Tells of an event, and after that marks what it is about: who finds something failed finds the event there.
-fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
+/// Tells of an event, and after that marks what it is about: who finds something failed finds the event there. What
+/// logs that may panic: `held` has what it is about before.
+fn dispatch(event: &sys::ibv_async_event, hub: &Hub, held: &mut Held) {
     // SAFETY: every reading of the union is valid: pointers that are compared and not followed, and a number.
     let (qp, cq, port) = unsafe { (event.element.qp, event.element.cq, event.element.port_num) };
-    let qp_event = |make: fn(crate::Qpn) -> AsyncEvent, fails: bool| {
-        let qp = hub.qp(qp);
-        if let Some(qp) = &qp {
+    let mut qp_event = |make: fn(crate::Qpn) -> AsyncEvent, fails: bool| {
+        held.qp = hub.qp(qp);
+        if let Some(qp) = &held.qp {
             hub.events.raise(make(qp.qpn()));
             if fails {
                 qp.fail();
             }
         }
-        Held { qp, _cqs: Vec::new() }
     };
     let port = || u8::try_from(port).unwrap_or_default();
     let raised = match event.event_type {
         sys::IBV_EVENT_CQ_ERR => {
-            let cq = hub.cq(cq.cast());
+            held.cqs.extend(hub.cq(cq.cast()));
             hub.events.raise(AsyncEvent::CqError);
-            if let Some(cq) = &cq {
-                cq.fail(CqFailure::Overrun);
-            }
-            return Held { qp: None, _cqs: cq.into_iter().collect() };
+            return held.cqs.iter().for_each(|cq| cq.fail(CqFailure::Overrun));
         }
         sys::IBV_EVENT_QP_FATAL => return qp_event(AsyncEvent::QpFatal, true),
         sys::IBV_EVENT_QP_REQ_ERR => return qp_event(AsyncEvent::QpRequestError, true),
         sys::IBV_EVENT_QP_ACCESS_ERR => return qp_event(AsyncEvent::QpAccessError, true),
         sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
-            let held = qp_event(AsyncEvent::LastWqeReached, false);
+            qp_event(AsyncEvent::LastWqeReached, false);
             if let Some(qp) = &held.qp {
                 hub.last_receives.tell(&**qp);
             }
-            return held;
+            return;
         }
         sys::IBV_EVENT_COMM_EST => return qp_event(AsyncEvent::CommunicationEstablished, false),
         sys::IBV_EVENT_SQ_DRAINED => return qp_event(AsyncEvent::SendQueueDrained, false),
@@ -145,7 +170,8 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
         sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached,
         sys::IBV_EVENT_DEVICE_FATAL => {
             hub.events.raise(AsyncEvent::DeviceFatal);
-            return Held { qp: None, _cqs: hub.fail() };
+            held.cqs = hub.fail();
+            return;
         }
         sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),
         sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),
@@ -157,5 +183,4 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
         other => AsyncEvent::Unknown(other),
     };
     hub.events.raise(raised);
-    Held::default()
 }

@@ -152,8 +152,8 @@ impl Home {
         if self.has_failed.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.events.raise(AsyncEvent::DeviceFatal);
         // Each, whatever becomes of those before it: what they log may have panicked before.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.events.raise(AsyncEvent::DeviceFatal)));
         self.visit(|member| {
             let _ = catch_unwind(AssertUnwindSafe(|| member.device_failed()));
         });

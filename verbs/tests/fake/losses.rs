@@ -8,6 +8,7 @@ use qpair_verbs::{CmError, Ended, QpState};
 
 use crate::connecting::{LIMIT, Listening, refused};
 use crate::ground::{in_fake, wait_until};
+use crate::panics::panic_where_events_are_read;
 
 /// Who waits, whatever for, is told that the manager is gone, and so is who comes later.
 fn all_are_told(lose: fn(&Device)) {
@@ -44,6 +45,17 @@ fn an_event_that_can_not_be_read_ends_all_connections() {
     in_fake(|| {
         all_are_told(|fake| {
             fake.fail_times("rdma_get_cm_event", 1, 0, libc::EIO).unwrap();
+            fake.cm_event(TIMEWAIT_EXIT, 0, 0).unwrap();
+        })
+    });
+}
+
+/// As of what listens to the log for a program. The event is acknowledged: nobody could close what it is about.
+#[test]
+fn a_thread_that_panics_over_an_event_ends_all_connections() {
+    in_fake(|| {
+        all_are_told(|fake| {
+            panic_where_events_are_read();
             fake.cm_event(TIMEWAIT_EXIT, 0, 0).unwrap();
         })
     });

@@ -1,23 +1,25 @@
-//! What listens to the log for a program panics: no memory is freed by that which a device reaches still.
+//! What listens to the log for a program panics: no memory is freed by that which a device reaches still, and nobody
+//! waits for what does not come.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{Access, Buffer, Context, MemoryError, ProtectionDomain};
+use qpair_fake_ibverbs::control::{About, Device};
+use qpair_verbs::{Access, AsyncEvent, Buffer, Context, CqError, MemoryError, ProtectionDomain};
+use qpair_verbs_sys as sys;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::ground::{Ground, in_fake};
+use crate::ground::{Ground, in_fake, wait_until};
 
-/// A subscriber of the log that panics at an error.
-struct Bomb;
+/// A subscriber of the log that panics at what is of this kind.
+struct Bomb(fn(&Event<'_>) -> bool);
 
 impl Subscriber for Bomb {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -28,8 +30,8 @@ impl Subscriber for Bomb {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {
-        panic!("as a test wants it");
+    fn event(&self, event: &Event<'_>) {
+        assert!(!(self.0)(event), "as a test wants it");
     }
 
     fn enter(&self, _: &Id) {}
@@ -39,7 +41,14 @@ impl Subscriber for Bomb {
 
 /// Does something where errors that are logged panic; true if one was.
 fn panics(act: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(|| tracing::subscriber::with_default(Bomb, act))).is_err()
+    let bomb = Bomb(|event| *event.metadata().level() == Level::ERROR);
+    catch_unwind(AssertUnwindSafe(|| tracing::subscriber::with_default(bomb, act))).is_err()
+}
+
+/// Has whatever a thread logs panic that reads what a device tells, from now on, in this process.
+pub fn panic_where_events_are_read() {
+    let reads_events = |_: &Event<'_>| matches!(std::thread::current().name(), Some("qpair-events" | "qpair-cm"));
+    tracing::subscriber::set_global_default(Bomb(reads_events)).expect("it is the only one");
 }
 
 /// Memory of a program, whose owner holds `alive` until it is dropped.
@@ -131,5 +140,24 @@ fn a_queue_pair_is_destroyed_before_anything_of_it_is_logged() {
         let calls = ground.fake.calls();
         assert!(calls.contains("ibv_destroy_qp"), "{calls}");
         drop(b);
+    });
+}
+
+#[test]
+fn a_device_whose_events_are_not_read_any_more_is_taken_to_be_gone() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let (a, b) = ground.pair();
+        let mut events = ground.ctx.events().unwrap();
+        panic_where_events_are_read();
+        ground.fake.event(sys::IBV_EVENT_COMM_EST, About::Qp(a.number().0)).unwrap();
+        assert!(wait_until(|| matches!(ground.cq.poll(), Err(CqError::DeviceGone))));
+        let told = [(); 3].map(|()| events.next_event());
+        let established = AsyncEvent::CommunicationEstablished(a.number());
+        assert_eq!(told, [Some(established), Some(AsyncEvent::DeviceFatal), None]);
+        // Its event was acknowledged, for which destroying it waits.
+        let closing = std::thread::spawn(|| drop((a, b)));
+        assert!(wait_until(|| closing.is_finished()));
+        ground.close();
     });
 }

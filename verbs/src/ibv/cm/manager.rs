@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -64,7 +65,7 @@ impl Manager {
         let flags = fcntl_getfl(core.fd()).map_err(|error| system(error.into()))?;
         fcntl_setfl(core.fd(), flags | OFlags::NONBLOCK).map_err(|error| system(error.into()))?;
         let (watched, stopped) = (core.clone(), stop.clone());
-        let thread = Builder::new().name("qpair-cm".to_owned()).spawn(move || watched.watch(&stopped));
+        let thread = Builder::new().name("qpair-cm".to_owned()).spawn(move || watched.run(&stopped));
         let thread = Some(thread.map_err(system)?);
         Ok(Arc::new(Manager { core, stop, thread }))
     }
@@ -86,6 +87,20 @@ impl Drop for Core {
     }
 }
 
+/// An event that was got. It is acknowledged on drop, also where what logs it panics: whoever destroys an id waits for
+/// that.
+struct Got {
+    library: &'static sys::Rdmacm,
+    event: NonNull<sys::rdma_cm_event>,
+}
+
+impl Drop for Got {
+    fn drop(&mut self) {
+        // SAFETY: got, and acknowledged once.
+        unsafe { (self.library.rdma_ack_cm_event)(self.event.as_ptr()) };
+    }
+}
+
 /// What was told of a connection or a listener.
 struct Told {
     event: sys::rdma_cm_event_type,
@@ -102,29 +117,38 @@ impl Core {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    fn watch(&self, stop: &EventFd) {
+    /// Reads events until it is to stop. Where that can not go on, whoever waits for one is told.
+    fn run(&self, stop: &EventFd) {
+        // As of what logs for the program. What is used then is made for threads that end at any place.
+        match catch_unwind(AssertUnwindSafe(|| self.watch(stop))) {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => self.end(&why),
+            Err(_) => self.end(&io::Error::other("the thread that reads them panicked")),
+        }
+    }
+
+    fn watch(&self, stop: &EventFd) -> io::Result<()> {
         loop {
             let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
             match poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return self.end(&error.into()),
+                Err(error) => return Err(error.into()),
             }
             if !fds[1].revents().is_empty() {
-                return;
+                return Ok(());
             }
             let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-            match self.take_events() {
-                Ok(false) if broken => return self.end(&io::ErrorKind::BrokenPipe.into()),
-                Ok(_) => {}
-                Err(error) => return self.end(&error),
+            if !self.take_events()? && broken {
+                return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
     }
 
     /// Nobody reads events any more: whoever waits for one is told.
     fn end(&self, error: &io::Error) {
-        tracing::error!(device = self.device.name, %error, "connections by rdma_cm end: their events can not be read");
         self.known.end();
+        // Only now: what logs for the program may panic.
+        tracing::error!(device = self.device.name, %error, "connections by rdma_cm end: their events can not be read");
     }
 
     /// Takes the events that wait; false if there was none.
@@ -140,13 +164,14 @@ impl Core {
                 // What can not be read stays, and polling would tell of it for ever.
                 Err(error) => return Err(error),
             }
-            let Some(event) = NonNull::new(event) else { return Ok(any) };
+            let Some(event) = NonNull::new(event).map(|event| Got { library: self.library, event }) else {
+                return Ok(any);
+            };
             any = true;
             // SAFETY: got above, and not acknowledged before it was read.
-            let told = unsafe { read(event) };
+            let told = unsafe { read(event.event) };
             let unwanted = told.map_or_else(Vec::new, |told| self.handle(told));
-            // SAFETY: got above, acknowledged once. Whoever destroys an id waits for that.
-            unsafe { (self.library.rdma_ack_cm_event)(event.as_ptr()) };
+            drop(event);
             for Raw(id) in unwanted {
                 // SAFETY: the library made it for a request, and nobody else knows of it (any more). The peer is refused by that.
                 unsafe { (self.library.rdma_destroy_id)(id.as_ptr()) };
@@ -211,11 +236,11 @@ impl Core {
         entry.while_there(|| match &entry.about {
             About::Connection(course) => self.follow_course(told, course),
             About::Listener(inbox) if told.event == sys::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                inbox.end(Loss::Device);
                 tracing::error!(
                     device = self.device.name,
                     "the device is removed: nobody comes to its listeners any more"
                 );
-                inbox.end(Loss::Device);
             }
             About::Listener(_) => tracing::debug!(event = told.event, "an event of rdma_cm about a listener"),
         });
