@@ -43,6 +43,10 @@ mod barrier {
     }
 }
 
+mod aside {
+    pub fn give<T>(_value: T) {}
+}
+
 mod memory {
     /// Memory of a request: what it is does not matter to the models, but which it is.
     #[derive(Debug, Default)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::ah::Ah;
 use super::hub::Hub;
 use super::mw::Mw;
+use crate::aside;
 use crate::memory::Local;
 use crate::status::WcOpcode;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
@@ -275,8 +276,21 @@ impl Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        while self.next_memory().is_some() {}
-        self.queue.retired.0.store(self.retire, Ordering::Release);
+        let all = All(self);
+        while all.0.next_memory().is_some() {}
+    }
+}
+
+/// Retires the slots on drop, whatever ends that of their memory: its owner is the program's, and may panic.
+struct All<'a>(&'a mut Retired);
+
+impl Drop for All<'_> {
+    fn drop(&mut self) {
+        // There is more only where that of another panicked: two at once would end the process.
+        while let Some(memory) = self.0.next_memory() {
+            aside::give(memory);
+        }
+        self.0.queue.retired.0.store(self.0.retire, Ordering::Release);
     }
 }
 

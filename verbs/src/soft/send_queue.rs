@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::aside;
 use crate::memory::{Local, RegionShared, Window};
 use crate::qp::{Borrowed, Op, Target};
 use crate::status::{WcOpcode, WcStatus};
@@ -263,10 +264,70 @@ impl Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        while self.next_memory().is_some() {}
-        self.queue.retired.0.store(self.retire, Ordering::Release);
+        let all = All(self);
+        while all.0.next_memory().is_some() {}
+    }
+}
+
+/// Retires the slots on drop, whatever ends that of their memory: its owner is the program's, and may panic.
+struct All<'a>(&'a mut Retired);
+
+impl Drop for All<'_> {
+    fn drop(&mut self) {
+        // There is more only where that of another panicked: two at once would end the process.
+        while let Some(memory) = self.0.next_memory() {
+            aside::give(memory);
+        }
+        self.0.queue.retired.0.store(self.0.retire, Ordering::Release);
     }
 }
 
 /// Inline data that is kept in place: a cache line, as much as most devices take.
 const SHORT: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::ptr::NonNull;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use crate::{Access, Context};
+
+    /// Owns memory, and panics as it is dropped unless it has whom to tell.
+    struct Owner(Vec<u8>, Option<Sender<()>>);
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.1.as_ref().expect("as a test wants it").send(()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_completion_comes_once_though_an_owner_of_memory_before_it_panics() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let build = || pd.rc(&cq).send_depth(4).build().unwrap();
+        let (a, b) = (build(), build());
+        let (at_a, at_b) = (a.address(), b.address());
+        let (mut a, _b) = (a.connect(&at_b).unwrap(), b.connect(&at_a).unwrap());
+        let region = pd.expose(64, Access::REMOTE_WRITE).unwrap();
+        let owned = |tell| {
+            let mut owner = Box::new(Owner(vec![0; 64], tell));
+            let base = NonNull::new(owner.0.as_mut_ptr()).unwrap();
+            // SAFETY: the owner keeps its bytes, which nobody else touches.
+            unsafe { pd.register_raw(base, 64, owner) }.unwrap()
+        };
+        let (tell, told) = channel();
+        for round in 0..4 {
+            a.write(owned(None), region.remote(0..64)).post().unwrap();
+            a.write(owned(Some(tell.clone())), region.remote(0..64)).post().unwrap();
+            a.write(pd.alloc(64).unwrap(), region.remote(0..64)).id(round).signaled().post().unwrap();
+            let done = cq.poll().unwrap().expect("a completion");
+            assert_eq!(done.wr_id(), round);
+            assert!(catch_unwind(AssertUnwindSafe(|| drop(done))).is_err());
+            assert!(cq.poll().unwrap().is_none(), "it came");
+            told.recv_timeout(Duration::from_secs(20)).expect("the other owner is dropped");
+        }
+    }
+}

@@ -12,7 +12,7 @@ use qpair_verbs_sys as sys;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::ground::{Ground, in_fake, wait_until};
+use crate::ground::{Ground, connect, in_fake, wait_until};
 
 /// A subscriber of the log that panics at what is of this kind.
 struct Bomb(fn(&Event<'_>) -> bool);
@@ -51,9 +51,9 @@ pub fn panic_where_events_are_read() {
     tracing::subscriber::set_global_default(Bomb(reads_events)).expect("it is the only one");
 }
 
-/// Memory of a program, whose owner holds `alive` until it is dropped.
-fn owned(pd: &ProtectionDomain, alive: &Arc<()>) -> Result<Buffer, MemoryError> {
-    let mut owner = Box::new((vec![0_u8; 4096], alive.clone()));
+/// Memory of a program, whose owner holds a value until it is dropped.
+fn owned<T: Send + Sync + 'static>(pd: &ProtectionDomain, held: T) -> Result<Buffer, MemoryError> {
+    let mut owner = Box::new((vec![0_u8; 4096], held));
     let base = NonNull::new(owner.0.as_mut_ptr()).unwrap();
     // SAFETY: the owner keeps its vector, which nobody else touches.
     unsafe { pd.register_raw(base, 4096, owner) }
@@ -72,7 +72,7 @@ fn memory_that_a_device_keeps_is_leaked() {
         let taken = region.remote(0..1).addr as usize;
         let of_bytes = ground.pd.expose_bytes(bytes.clone()).unwrap();
         let [alone, shown] = [(); 2].map(|()| Arc::new(()));
-        let [buffer, exposed] = [&alone, &shown].map(|alive| owned(&ground.pd, alive).unwrap());
+        let [buffer, exposed] = [&alone, &shown].map(|alive| owned(&ground.pd, alive.clone()).unwrap());
         let exposed = exposed.expose(Access::REMOTE_ALL).unwrap();
         ground.fake.fail_times("ibv_dereg_mr", 1, 0, libc::EIO).unwrap();
         assert!(panics(|| drop(region)));
@@ -94,7 +94,7 @@ fn memory_that_one_of_two_devices_refuses_and_the_other_keeps_is_leaked() {
         fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
         ground.fake.fail("ibv_dereg_mr", 1, libc::EIO).unwrap();
         let alive = Arc::new(());
-        assert!(panics(|| _ = owned(&both, &alive)));
+        assert!(panics(|| _ = owned(&both, alive.clone())));
         assert!(!is_dropped(&alive) && ground.fake.live().contains("mr"), "{}", ground.fake.live());
     });
 }
@@ -105,8 +105,8 @@ fn what_was_posted_to_a_queue_that_is_not_destroyed_is_leaked() {
         let ground = Ground::new();
         let ((mut a, b), mut srq) = (ground.pair(), ground.pd.create_srq(4).unwrap());
         let [of_pair, of_srq] = [(); 2].map(|()| Arc::new(()));
-        a.recv(owned(&ground.pd, &of_pair).unwrap()).post().unwrap();
-        srq.post(owned(&ground.pd, &of_srq).unwrap(), 1).unwrap();
+        a.recv(owned(&ground.pd, of_pair.clone()).unwrap()).post().unwrap();
+        srq.post(owned(&ground.pd, of_srq.clone()).unwrap(), 1).unwrap();
         for symbol in ["ibv_destroy_qp", "ibv_destroy_srq"] {
             ground.fake.fail_times(symbol, 1, 0, libc::EBUSY).unwrap();
         }
@@ -123,7 +123,7 @@ fn a_queue_pair_is_destroyed_before_anything_of_it_is_logged() {
         let ground = Ground::new();
         let (mut a, b) = ground.pair();
         let alive = Arc::new(());
-        a.recv(owned(&ground.pd, &alive).unwrap()).post().unwrap();
+        a.recv(owned(&ground.pd, alive.clone()).unwrap()).post().unwrap();
         ground.fake.fail_times("ibv_modify_qp", 1, 0, libc::EIO).unwrap();
         assert!(panics(|| drop(a)), "it does not go to the error state");
         let calls = ground.fake.calls();
@@ -158,6 +158,35 @@ fn a_device_whose_events_are_not_read_any_more_is_taken_to_be_gone() {
         // Its event was acknowledged, for which destroying it waits.
         let closing = std::thread::spawn(|| drop((a, b)));
         assert!(wait_until(|| closing.is_finished()));
+        ground.close();
+    });
+}
+
+#[test]
+fn an_owner_that_panics_as_it_is_dropped_keeps_no_slot_of_the_queue() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as a test wants it");
+        }
+    }
+
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let prepare = || ground.pd.rc(&ground.cq).send_depth(4).build().unwrap();
+        let (mut a, b) = connect(prepare(), prepare());
+        let (region, alive) = (ground.exposed(4096), Arc::new(()));
+        for _ in 0..4 {
+            a.write(owned(&ground.pd, Panics).unwrap(), region.remote(0..4096)).post().unwrap();
+            a.write(owned(&ground.pd, alive.clone()).unwrap(), region.remote(0..4096)).post().unwrap();
+            a.write(ground.filled(1), region.remote(0..64)).signaled().post().unwrap();
+            let done = ground.cq.poll().unwrap().expect("a completion");
+            assert!(catch_unwind(AssertUnwindSafe(|| drop(done))).is_err());
+            ground.nothing();
+        }
+        // Elsewhere.
+        assert!(wait_until(|| is_dropped(&alive)));
+        drop((a, b, region));
         ground.close();
     });
 }
