@@ -56,7 +56,8 @@ pub fn combine(calc: Calc, dst: &mut [u8], src: &[u8]) -> Result<(), CalcError> 
 ///   kernels work on raw pointers, which may alias.
 /// - Nobody else accesses `dst`, or writes `a` or `b`, during the call. Where a peer process can
 ///   break this in spite of its protocol, the values of the elements it wrote are unspecified;
-///   no address or length in a kernel is computed from the data.
+///   no address or length in a kernel is computed from the data. A program's own function may do
+///   that: each element is read once for it, so that what it checks is what it goes by.
 pub(crate) unsafe fn combine_raw(calc: Calc, dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
     // SAFETY: the caller keeps the contract of this function, which is the kernels' too; the table
     // holds only kernels of an instruction set that `detect` found on this CPU.

@@ -164,8 +164,24 @@ unsafe extern "C" fn each<C: Combine>(dst: *mut u8, a: *const u8, b: *const u8, 
     for i in 0..len / size_of::<C::Element>() {
         // SAFETY: element `i` is within the `len` bytes that the caller vouches for; all accesses are unaligned ones, any
         // bytes are an element, and the function is given values, which nobody else writes.
-        unsafe { dst.add(i).write_unaligned(C::combine(a.add(i).read_unaligned(), b.add(i).read_unaligned())) }
+        unsafe { dst.add(i).write_unaligned(C::combine(load(a.add(i)), load(b.add(i)))) }
     }
+}
+
+/// An element, read once: the function may check it and then go by it, as by a place in a table, and a peer may be
+/// writing it.
+///
+/// # Safety
+/// It is valid for reads, and need not be aligned.
+#[inline(always)]
+unsafe fn load<T: Element>(at: *const T) -> T {
+    /// A `T` anywhere.
+    #[derive(Clone, Copy)]
+    #[repr(C, packed)]
+    struct Unaligned<T>(T);
+
+    // SAFETY: by contract; it is as long as a `T`, and has no alignment.
+    unsafe { at.cast::<Unaligned<T>>().read_volatile() }.0
 }
 
 /// A short name, kept where it stands: one that a peer sends costs no memory that stays.
