@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{BitOr, BitOrAssign};
 
 pub use qpair_roce::{Mtu, Psn, Qpn, Rkey};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A global identifier: 128 bits, printed as an IPv6 address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -154,7 +155,7 @@ impl QpState {
 }
 
 /// What a remote peer may do with a region. Combine with `|`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct Access(u32);
 
 impl Access {
@@ -181,6 +182,20 @@ impl Access {
         self.0
     }
 }
+
+/// Bits that are no right of peers are refused: a device would take them for other flags.
+impl<'de> Deserialize<'de> for Access {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bits = u32::deserialize(deserializer)?;
+        if bits & !ALL_ACCESS.0 != 0 {
+            return Err(D::Error::custom(format_args!("{bits:#x} has bits that are no right of peers")));
+        }
+        Ok(Access(bits))
+    }
+}
+
+/// Each right that there is.
+const ALL_ACCESS: Access = Access(Access::REMOTE_ALL.0 | Access::WINDOW_BIND.0);
 
 impl BitOr for Access {
     type Output = Access;
@@ -224,6 +239,18 @@ mod tests {
         assert_eq!(format!("{:?}", Access::NONE), "NONE");
         assert!(Access::REMOTE_ALL.contains(Access::REMOTE_ATOMIC));
         assert!(!Access::REMOTE_READ.contains(Access::REMOTE_WRITE));
+    }
+
+    #[test]
+    fn only_rights_of_peers_are_taken_from_elsewhere() {
+        for access in [Access::NONE, Access::REMOTE_READ, ALL_ACCESS] {
+            let text = serde_json::to_string(&access).unwrap();
+            assert_eq!(serde_json::from_str::<Access>(&text).unwrap(), access);
+        }
+        for foreign in (0..32).map(|bit| 1_u32 << bit).filter(|bit| bit & ALL_ACCESS.0 == 0) {
+            let with_right = foreign | Access::REMOTE_READ.0;
+            assert!(serde_json::from_str::<Access>(&with_right.to_string()).is_err(), "{foreign:#x}");
+        }
     }
 
     #[test]
