@@ -109,6 +109,22 @@ pub struct Side {
 /// The result of what may end the communicator.
 pub(crate) type Outcome<T> = Result<T, Box<Fault>>;
 
+impl Fault {
+    /// As others are told of it: of a long reason the beginning, as it may be a whole file's.
+    pub(crate) fn to_tell(&self) -> Fault {
+        let mut fault = self.clone();
+        if let Fault::Failed { reason, .. } | Fault::Aborted { reason, .. } = &mut fault
+            && let Some((end, _)) = reason.char_indices().nth(REASON)
+        {
+            reason.truncate(end);
+        }
+        fault
+    }
+}
+
+/// Characters of a reason that other ranks are told.
+const REASON: usize = 4096;
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {} of {} {}", self.step, self.call.algorithm, self.call.collective)?;
@@ -131,5 +147,18 @@ impl fmt::Display for Mismatch {
             write!(f, "{}, {}", other.number, other.call)?;
         }
         f.write_str(": all ranks must call the same operations in the same order, with the same counts")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_the_beginning_of_a_long_reason() {
+        let failed = |reason: String| Fault::Failed { rank: 1, reason };
+        assert_eq!(failed("short".into()).to_tell(), failed("short".into()));
+        assert_eq!(failed("\u{20ac}".repeat(5000)).to_tell(), failed("\u{20ac}".repeat(4096)));
+        assert_eq!(Fault::Gone { rank: 2 }.to_tell(), Fault::Gone { rank: 2 });
     }
 }

@@ -157,7 +157,7 @@ impl Joining {
     pub(super) fn give_up(mut self, error: &BootstrapError) {
         let fault = Fault::Failed { rank: self.rank, reason: error.to_string() };
         // If that fails, they see that the connection ends.
-        let _ = self.mouth.say(&encode(&ToStore::Report(fault)));
+        let _ = self.mouth.say(&encode(&ToStore::Report(fault.to_tell())));
         // At rank 0 the store ends with this, and is to have read it before.
         if self.server.is_some() {
             let _ = self.hear(VERDICT);
@@ -233,7 +233,7 @@ impl StoreClient {
             return first;
         }
         // If that fails, the listener has seen, or will see, that the store is gone.
-        let _ = self.mouth.say(&encode(&ToStore::Report(fault.clone())));
+        let _ = self.mouth.say(&encode(&ToStore::Report(fault.to_tell())));
         match self.alarm.wait(VERDICT) {
             Some(first) => first,
             None => self.unanswered(fault),

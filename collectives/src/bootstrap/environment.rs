@@ -17,6 +17,7 @@ use super::whereabouts::whereabouts;
 use crate::communicator::{Communicator, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
+use crate::fnv::Fnv;
 use crate::machine::{Known, Rail};
 use crate::variable::variable;
 
@@ -52,7 +53,8 @@ use crate::variable::variable;
 /// # Who may join
 ///
 /// With a cluster key (QPAIR_CLUSTER_KEY_FILE, see [`ClusterKey`]), only who has it too. Without one, whoever reaches the port and says what a rank says, but where rank 0
-/// publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Whoever connects and does not
+/// publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Where the port is one of the job, they
+/// have to name the job, so that those of another which has the same port are refused. Whoever connects and does not
 /// join is turned away after 10 s, or before if there are too many, and costs rank 0 a descriptor and up to 64 KiB until then.
 ///
 /// # What to use
@@ -89,6 +91,9 @@ pub struct Environment {
     pub local_rank: Option<u32>,
     /// How ranks learn where to meet.
     pub meeting: Meeting,
+    /// What ranks of another job do not say, who might come to the same port: they are refused. Where a port is derived from a job's
+    /// number [`from_env`](Environment::from_env) puts that here, in full.
+    pub job: Option<String>,
     /// How long to wait for all ranks to come, and then for all to be set up: 60 s each unless set; [`Duration::MAX`] for ever.
     pub limit: Duration,
     /// What this rank's data is near to, to choose its NICs by, instead of what [`connect`](Environment::connect) finds out.
@@ -121,7 +126,7 @@ impl Environment {
 
     /// A rank that meets the others in that way.
     pub fn meeting(rank: u32, size: u32, meeting: Meeting) -> Self {
-        Self { rank, size, local_rank: None, meeting, limit: LIMIT, near: None, cluster_key: None }
+        Self { rank, size, local_rank: None, meeting, job: None, limit: LIMIT, near: None, cluster_key: None }
     }
 
     /// Reads what a launcher says: see [above](Self#what-launchers-say).
@@ -138,7 +143,8 @@ impl Environment {
     /// As [`from_env`](Self::from_env).
     pub fn from_variables(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self, BootstrapError> {
         let told = launchers::read(&Variables(&variable))?;
-        let environment = Self { local_rank: told.local_rank, ..Self::meeting(told.rank, told.size, told.meeting) };
+        let launchers::Told { rank, size, local_rank, meeting, job } = told;
+        let environment = Self { local_rank, job, ..Self::meeting(rank, size, meeting) };
         environment.check()?;
         Ok(environment)
     }
@@ -172,7 +178,10 @@ impl Environment {
             Some(key) => Some(key.clone()),
             None => ClusterKey::from_env()?,
         };
-        let settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
+        let mut settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
+        // Of those that are not told one where they meet.
+        settled.place.ticket =
+            settled.place.ticket.or_else(|| self.job.as_deref().map(|job| format!("{:016x}", Fnv::of(job))));
         self.join(settled, key, arrival, || Overrides::read(variable))
     }
 

@@ -186,8 +186,7 @@ impl Communicator {
     /// and dropped its communicator, the others see that the connection to this rank ends, and not why
     /// ([`CollectiveError::RankGone`]).
     pub fn abort(&self, reason: impl Into<String>) {
-        let reason = reason.into().chars().take(REASON).collect();
-        let fault = Fault::Aborted { rank: self.rank, reason };
+        let fault = Fault::Aborted { rank: self.rank, reason: reason.into() }.to_tell();
         let mut core = self.core.borrow_mut();
         if core.error().is_none() {
             core.fail_all(fault, None);
@@ -478,6 +477,3 @@ impl Drop for Communicator {
         core.say_goodbye();
     }
 }
-
-/// Characters of a reason that other ranks are told.
-const REASON: usize = 4096;

@@ -35,7 +35,7 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
             Meeting::Pmi { descriptor: variables.number("PMI_FD", hint)?, one_host }
         }
     };
-    Ok(Told { rank, size, local_rank, meeting })
+    Ok(Told { rank, size, local_rank, meeting, job: None })
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub(super) struct Told {
     /// Its number on its host, if that is told.
     pub(super) local_rank: Option<u32>,
     pub(super) meeting: Meeting,
+    /// Where ranks of another job could have the same port, since it is derived: what tells them apart.
+    pub(super) job: Option<String>,
 }
 
 /// Looks up variables.

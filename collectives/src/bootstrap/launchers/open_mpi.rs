@@ -21,14 +21,15 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
     let size = variables.number("OMPI_COMM_WORLD_SIZE", hint)?;
     let local_rank = variables.optional(&["OMPI_COMM_WORLD_LOCAL_RANK"], hint)?;
     let local_size: Option<u32> = variables.optional(&["OMPI_COMM_WORLD_LOCAL_SIZE"], hint)?;
-    let meeting = meeting(variables, local_size == Some(size))?;
-    Ok(Told { rank, size, local_rank, meeting })
-}
-
-fn meeting(variables: &Variables, one_host: bool) -> Result<Meeting, BootstrapError> {
-    let (host, port) = (variables.get("MASTER_ADDR"), variables.port()?);
     // A number in Open MPI 4, `prterun-HOST-PROCESS@1` in 5.
     let job = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"].into_iter().find_map(|name| variables.get(name));
+    let meeting = meeting(variables, local_size == Some(size), job.clone())?;
+    let job = if variables.port()?.is_none() { job } else { None };
+    Ok(Told { rank, size, local_rank, meeting, job })
+}
+
+fn meeting(variables: &Variables, one_host: bool, job: Option<String>) -> Result<Meeting, BootstrapError> {
+    let (host, port) = (variables.get("MASTER_ADDR"), variables.port()?);
     let Some(job) = job else {
         let hint = "start the ranks by Open MPI's mpirun, which sets it, or set MASTER_ADDR and MASTER_PORT";
         let (Some(host), Some(port)) = (host, port) else {
@@ -125,8 +126,9 @@ mod tests {
         assert!((20_000..30_000).contains(&port));
         let told = with("2", &[("OMPI_MCA_orte_hnp_uri", uri), ("MASTER_ADDR", "node1")]).unwrap();
         assert_eq!(told.meeting, at("node1", port));
+        assert!(told.job.is_some(), "other jobs may have that port");
         let told = with("2", &[("OMPI_MCA_orte_hnp_uri", uri), ("MASTER_PORT", "4242")]).unwrap();
-        assert_eq!(told.meeting, Meeting::BesideLauncher { hosts, port: 4242 });
+        assert_eq!((told.meeting, told.job), (Meeting::BesideLauncher { hosts, port: 4242 }, None));
         let words = with("2", &[]).unwrap_err().to_string();
         assert!(words.contains("pass -x MASTER_ADDR"), "{words}");
     }

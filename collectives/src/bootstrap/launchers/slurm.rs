@@ -28,17 +28,18 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
         Some(host) => host,
         None => first_host(variables)?,
     };
-    let port = match variables.port()? {
-        Some(port) => port,
+    let (port, job) = match variables.port()? {
+        Some(port) => (port, None),
         None => {
             let hint = "start the ranks by srun, which sets it, or set MASTER_PORT";
             let job: Option<u64> = variables.optional(&["SLURM_JOB_ID", "SLURM_JOBID"], hint)?;
             let job = job.ok_or(BootstrapError::Unset { name: "SLURM_JOB_ID", hint })?;
             let step: Option<u64> = variables.optional(&["SLURM_STEP_ID", "SLURM_STEPID"], hint)?;
-            derived_port(job, step.unwrap_or(0))
+            let step = step.unwrap_or(0);
+            (derived_port(job, step), Some(format!("Slurm {job}.{step}")))
         }
     };
-    Ok(Told { rank, size, local_rank, meeting: Meeting::At { host, port } })
+    Ok(Told { rank, size, local_rank, meeting: Meeting::At { host, port }, job })
 }
 
 /// Where rank 0 is: on the first host of the step. If there is no other, loopback leads to it.
@@ -86,6 +87,7 @@ mod tests {
         let told = with(&[]).unwrap();
         assert_eq!((told.rank, told.size, told.local_rank), (3, 4, Some(1)));
         assert_eq!(told.meeting, at("node02", derived_port(100, 2)));
+        assert_eq!(told.job.as_deref(), Some("Slurm 100.2"), "the port is also that of the next job's");
         let older = with(&[("SLURM_STEP_NUM_TASKS", ""), ("SLURM_STEP_NODELIST", "")]).unwrap();
         assert_eq!((older.size, older.meeting), (8, at("node01", derived_port(100, 2))));
     }
@@ -99,7 +101,7 @@ mod tests {
     #[test]
     fn where_the_user_says_counts_and_where_srun_is_is_the_last_resort() {
         let told = with(&[("MASTER_ADDR", "10.0.0.9"), ("MASTER_PORT", "4242")]).unwrap();
-        assert_eq!(told.meeting, at("10.0.0.9", 4242));
+        assert_eq!((told.meeting, told.job), (at("10.0.0.9", 4242), None));
         let both = with(&[("QPAIR_PORT", "4243"), ("MASTER_PORT", "4242")]).unwrap();
         assert_eq!(both.meeting, at("node02", 4243));
         let without = [("SLURM_STEP_NODELIST", ""), ("SLURM_JOB_NODELIST", "")];

@@ -24,7 +24,7 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
     let port = variables.port_in("MASTER_PORT")?;
     let agent_is_there = variables.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
     let port = if agent_is_there { port.checked_add(1).unwrap_or(FIRST_FREE) } else { port };
-    Ok(Told { rank, size, local_rank, meeting: Meeting::At { host, port } })
+    Ok(Told { rank, size, local_rank, meeting: Meeting::At { host, port }, job: None })
 }
 
 /// The first port that needs no privilege: what follows the last one.
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn torchruns_variables_are_understood() {
         let meeting = at("localhost", 29500);
-        assert_eq!(parse(&[]).unwrap(), Told { rank: 1, size: 4, local_rank: Some(1), meeting });
+        assert_eq!(parse(&[]).unwrap(), Told { rank: 1, size: 4, local_rank: Some(1), meeting, job: None });
     }
 
     #[test]

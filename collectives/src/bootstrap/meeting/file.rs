@@ -24,43 +24,67 @@ struct Note {
     started: Option<u64>,
 }
 
-/// The file, which is removed when this is dropped.
+/// The file, which is removed when this is dropped, unless it is another's by then.
 #[derive(Debug)]
-pub(crate) struct Published(PathBuf);
+pub(crate) struct Published {
+    path: PathBuf,
+    ticket: String,
+}
 
 impl Drop for Published {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(%error, path = %self.0.display(), "where the ranks met can not be removed");
+        let is_own = read(&self.path).is_ok_and(|note| note.is_some_and(|note| note.ticket == self.ticket));
+        if !is_own {
+            return tracing::warn!(path = %self.path.display(), "another program has replaced where the ranks met");
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "where the ranks met can not be removed");
         }
     }
 }
 
-/// Makes the file. One that a process left which has ended is replaced.
+/// Makes the file, which is whole from the moment on that it is there. One that a process left which has ended is replaced.
 pub(super) fn publish(path: &Path, port: u16, ticket: &str) -> Result<Published, BootstrapError> {
     let process = std::process::id();
     let note = Note { port, ticket: ticket.to_owned(), process, started: started(process) };
     let mut line = serde_json::to_vec(&note).unwrap_or_default();
     line.push(b'\n');
     let failed = |source| BootstrapError::Publish { path: path.to_owned(), source };
+    let draft = Draft::write(path, ticket, &line).map_err(failed)?;
     for _ in 0..ATTEMPTS {
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-            Ok(mut file) => {
-                let published = Published(path.to_owned());
-                return file.write_all(&line).map(|()| published).map_err(failed);
-            }
+        match fs::hard_link(&draft.0, path) {
+            Ok(()) => return Ok(Published { path: path.to_owned(), ticket: ticket.to_owned() }),
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
             Err(_) => match read(path) {
                 Ok(Some(note)) if !note.is_stale() => {
                     return Err(BootstrapError::Meeting { path: path.to_owned(), process: note.process });
                 }
-                // A file without a line is another's, who has not finished it, or never will.
+                // Or it is none of these files.
                 Ok(_) => fs::remove_file(path).or_else(gone).map_err(failed)?,
                 Err(error) => gone(error).map_err(failed)?,
             },
         }
     }
     Err(failed(ErrorKind::AlreadyExists.into()))
+}
+
+/// What is to be the file, beside it, and is removed when this is dropped.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn write(path: &Path, ticket: &str, line: &[u8]) -> io::Result<Draft> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{ticket}"));
+        let draft = Draft(name.into());
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft.0)?.write_all(line)?;
+        Ok(draft)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 /// Waits for the file; the port and ticket in it.
@@ -179,6 +203,38 @@ mod tests {
             assert!(find(&spot.0, Deadline::after(Duration::ZERO), LIMIT).is_err());
             drop(publish(&spot.0, 4242, "ticket").unwrap());
         }
+    }
+
+    #[test]
+    fn of_several_that_publish_at_once_one_does_and_the_others_name_it() {
+        let spot = Spot::new("race");
+        for _ in 0..50 {
+            let publish_all = |scope: &mut Vec<_>| {
+                for ticket in ["a", "b", "c"] {
+                    let path = spot.0.clone();
+                    scope.push(std::thread::spawn(move || publish(&path, 1, ticket)));
+                }
+            };
+            let mut threads = Vec::new();
+            publish_all(&mut threads);
+            let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            let published = results.iter().flatten().count();
+            let named = results.iter().filter(|result| matches!(result, Err(BootstrapError::Meeting { .. }))).count();
+            assert_eq!((published, named), (1, 2));
+        }
+        assert!(!spot.0.exists());
+    }
+
+    #[test]
+    fn what_another_has_replaced_stays() {
+        let spot = Spot::new("replaced");
+        let first = publish(&spot.0, 1, "first").unwrap();
+        fs::remove_file(&spot.0).unwrap();
+        let second = publish(&spot.0, 2, "second").unwrap();
+        drop(first);
+        assert_eq!(find(&spot.0, Deadline::after(LIMIT), LIMIT).unwrap(), (2, "second".to_owned()));
+        drop(second);
+        assert!(!spot.0.exists());
     }
 
     #[test]

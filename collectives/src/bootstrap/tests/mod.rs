@@ -275,6 +275,24 @@ fn strangers_that_flood_the_store_cost_it_little_and_are_hung_up_on() {
     assert!(matches!(first.hear(), FromStore::Roster { .. }) && matches!(second.hear(), FromStore::Roster { .. }));
 }
 
+/// As on a node that two jobs share, whose ports are the same.
+#[test]
+fn ranks_of_another_job_at_the_same_port_are_refused() {
+    let port = Port::keep();
+    let environment = |rank, job: &str| Environment {
+        job: Some(job.to_owned()),
+        limit: LIMIT,
+        ..Environment::at(rank, 2, "127.0.0.1", port.number)
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| environment(0, "Slurm 7.31").connect());
+        let refused = environment(1, "Slurm 8.0").connect().unwrap_err().to_string();
+        assert!(refused.contains("another job"), "{refused}");
+        let second = environment(1, "Slurm 7.31").connect();
+        assert_eq!((first.join().unwrap().unwrap().size(), second.unwrap().size()), (2, 2));
+    });
+}
+
 #[test]
 fn who_has_no_ticket_of_the_job_is_refused() {
     let ticket = Some("sesame".to_owned());
