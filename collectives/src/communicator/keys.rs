@@ -94,6 +94,11 @@ impl Communicator {
                 hint: "give one count per rank",
             });
         }
+        let total = counts.iter().fold(0_usize, |total, &count| total.saturating_add(count));
+        if total > LONGEST {
+            let hint = "no vector is as long: see whether a count is wrong";
+            return Err(CollectiveError::Length { what: "sum of the counts", len: total, expected: LONGEST, hint });
+        }
         Ok(Arc::new(counts.iter().map(|&count| count as u64).collect()))
     }
 
@@ -119,6 +124,9 @@ impl Communicator {
         }
     }
 }
+
+/// No vector has more elements, of whatever type.
+const LONGEST: usize = isize::MAX as usize / size_of::<u64>();
 
 /// Which of what a caller has is given, and which gets the result: a single vector does both, or gets it; but one that is sent
 /// is given.

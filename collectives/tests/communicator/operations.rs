@@ -206,6 +206,23 @@ fn an_all_to_all_whose_rank_disagrees_with_itself_is_refused() {
     }
 }
 
+/// A rank that is no root sees its own count alone, which is right.
+#[test]
+fn counts_that_are_more_than_there_can_be_are_refused_by_all() {
+    on_ranks(2, |comm: Communicator| {
+        let counts = [usize::MAX, 5];
+        let (mut block, mut whole) = (filled(&comm, 5), filled(&comm, 0));
+        for error in [
+            comm.gather_v(&mut block, &mut whole, &counts, 0).unwrap_err(),
+            comm.scatter_v(&mut whole, &mut block, &counts, 0).unwrap_err(),
+        ] {
+            assert!(matches!(error, CollectiveError::Length { .. }) && !error.is_fatal(), "{error}");
+            assert!(error.to_string().contains("sum of the counts"), "{error}");
+        }
+        comm.barrier().unwrap();
+    });
+}
+
 #[test]
 fn rooted_operations() {
     each(Collective::Reduce { root: 0 }, |comm, len, what| {
