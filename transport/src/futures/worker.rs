@@ -93,7 +93,7 @@ impl AsyncWorker {
     /// # Errors
     /// [`Refused::Connect`] or [`Refused::Closed`].
     pub async fn connect(&self, peer: impl ToPeer) -> Result<EndpointId, Refused> {
-        let ep = self.with(|worker| worker.connect(peer))?;
+        let ep = self.attempt(|worker| worker.connect(peer))?;
         self.up(ep).await
     }
 
@@ -102,7 +102,7 @@ impl AsyncWorker {
     /// # Errors
     /// [`Refused::Connect`] or [`Refused::Closed`].
     pub async fn connect_datagram(&self, peer: impl ToPeer) -> Result<EndpointId, Refused> {
-        let ep = self.with(|worker| worker.connect_datagram(peer))?;
+        let ep = self.attempt(|worker| worker.connect_datagram(peer))?;
         self.up(ep).await
     }
 
@@ -133,7 +133,7 @@ impl AsyncWorker {
     /// # Errors
     /// [`Failed`].
     pub async fn recv(&self, source: impl Into<Source>, tags: impl Into<TagPattern>) -> Result<(Tag, Message), Failed> {
-        let op = self.with(|worker| worker.recv(source, tags)).map_err(Failed::bare)?;
+        let op = self.attempt(|worker| worker.recv(source, tags)).map_err(Failed::bare)?;
         match self.finish(op).await? {
             Event::Matched { tag, message, .. } => Ok((tag, message)),
             _ => Err(Failed::bare(Refused::Strange)),
@@ -150,7 +150,7 @@ impl AsyncWorker {
         tags: impl Into<TagPattern>,
         into: impl Into<Local>,
     ) -> Result<(Local, Tag, usize), Failed> {
-        let begun = self.with(|worker| worker.recv_into(source, tags, into, None));
+        let begun = self.attempt(|worker| worker.recv_into(source, tags, into, None));
         let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Memory(refused.memory)))?;
         match self.finish(op).await? {
             Event::ReceivedInto { memory, tag, len, .. } => Ok((memory, tag, len)),
@@ -248,7 +248,7 @@ impl AsyncWorker {
     /// # Errors
     /// [`Failed`].
     pub async fn flush(&self, ep: EndpointId) -> Result<(), Failed> {
-        let op = self.with(|worker| worker.flush(ep)).map_err(Failed::bare)?;
+        let op = self.attempt(|worker| worker.flush(ep)).map_err(Failed::bare)?;
         match self.finish(op).await? {
             Event::Flushed { .. } => Ok(()),
             _ => Err(Failed::bare(Refused::Strange)),
@@ -331,16 +331,10 @@ impl AsyncWorker {
         }
     }
 
-    /// Begins something. If that is refused there is nothing new to poll for: those who try until there is room would keep the
-    /// driver from sleeping.
-    fn attempt<E>(&self, begin: impl FnOnce(&mut Worker) -> Result<OpId, E>) -> Result<OpId, E> {
-        with(&self.shared, |shared| {
-            let begun = begin(&mut shared.worker);
-            if begun.is_ok() {
-                shared.poke();
-            }
-            begun
-        })
+    /// Begins something that is waited for next, which tells the driver: whoever that wakes may poll at once. If it is refused there is
+    /// nothing new to poll for: those who try until there is room would keep the driver from sleeping.
+    fn attempt<T, E>(&self, begin: impl FnOnce(&mut Worker) -> Result<T, E>) -> Result<T, E> {
+        with(&self.shared, |shared| begin(&mut shared.worker))
     }
 
     /// Waits until the worker was polled again. False if it will not be.

@@ -227,3 +227,35 @@ fn a_waker_may_use_the_worker_when_it_is_dropped() {
     assert_eq!(dropped(), 1006);
     USED.take();
 }
+
+/// A driver's waker that has the worker polled at once, as where tasks run as they are woken.
+struct Inline;
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        let worker = USED.with_borrow(|used| used.clone().unwrap());
+        shared::with(worker.shared(), shared::Shared::advance).unwrap();
+    }
+}
+
+#[test]
+fn a_driver_may_run_as_it_is_woken() {
+    let a = AsyncWorker::new(Worker::new(Config::default().unmatched(Unmatched::Hold)).unwrap());
+    let address = a.listen("127.0.0.1:0").unwrap().local_addr();
+    let client = a.clone();
+    let connecting = async move {
+        let ep = client.connect(address).await.unwrap();
+        client.accept().await.unwrap();
+        client.send(ep, Tag(1), b"held".to_vec()).await.unwrap();
+    };
+    run(connecting, driven(&[&a]));
+    USED.set(Some(a.clone()));
+    let inline = Waker::from(Arc::new(Inline));
+    let mut driving = Box::pin(a.drive(Bed::default()));
+    (0..MANY).for_each(|_| begin(driving.as_mut(), &inline));
+    let mut receiving = Box::pin(a.recv(Source::Any, Tag(1)));
+    let polled = receiving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Ok((_, message))) = polled else { panic!("its end was missed: {polled:?}") };
+    assert!(message == *b"held");
+    USED.take();
+}
