@@ -3,6 +3,8 @@
 //! ```text
 //! cargo bench -p qpair-verbs --features cuda --bench gpu             # a table
 //! cargo bench -p qpair-verbs --features cuda --bench gpu -- --json   # the same as JSON
+//! cargo bench -p qpair-verbs --features cuda --bench gpu -- staged   # a part of it, or several: see `PARTS`
+//! cargo bench -p qpair-verbs --features cuda --bench gpu -- --test   # each once, of little memory
 //! ```
 //!
 //! The peer is a process of its own on the same GPU, whose memory this one maps. All is measured in turn, round by round;
@@ -29,132 +31,182 @@ use serde_json::json;
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result {
-    if env::var_os(PEER).is_some() {
-        return serve();
+    if let Ok(len) = env::var(PEER) {
+        return serve(len.parse()?);
+    }
+    // Cargo says `--bench`.
+    let named: Vec<_> = env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    if let Some(unknown) = named.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
+        return Err(format!("nothing is called {unknown}: there are {}", PARTS.map(|(part, _)| part).join(", ")).into());
     }
     let gpu = Gpu::open(0).map_err(|error| format!("nothing is measured: {error}"))?;
-    let mut table = Table::default();
-    kernels(gpu, &mut table)?;
-    wire(gpu, &mut table)?;
-    pinned(gpu, &mut table)?;
-    network(gpu, &mut table)?;
-    staged(gpu, &mut table)?;
+    let (extent, mut table) = (Extent::asked_for(), Table::default());
+    for (name, part) in PARTS {
+        if named.is_empty() || named.iter().any(|asked| asked == name) {
+            part(gpu, extent, &mut table)?;
+        }
+    }
+    let rounds = extent.rounds;
     if env::args().any(|argument| argument == "--json") {
-        println!("{}", json!({ "gpu": gpu.attributes().name, "rounds": ROUNDS, "rows": table.json() }));
+        println!("{}", json!({ "gpu": gpu.attributes().name, "rounds": rounds, "rows": table.json() }));
     } else {
-        println!("{:#?}", gpu.attributes());
-        println!("medians of {ROUNDS} rounds, with least and greatest");
+        if named.is_empty() {
+            println!("{:#?}", gpu.attributes());
+        }
+        println!("{}: medians of {rounds} rounds, with least and greatest", gpu.attributes().name);
         table.print();
     }
     Ok(())
 }
 
+type Part = fn(Gpu, Extent, &mut Table) -> Result;
+
+/// What can be asked for by name.
+const PARTS: [(&str, Part); 5] =
+    [("kernels", kernels), ("wire", wire), ("pinned", pinned), ("network", network), ("staged", staged)];
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// After one that is not counted.
+    rounds: usize,
+    /// In a round.
+    repeats: u32,
+    /// The same of 8 bytes.
+    shorts: u32,
+    large: usize,
+    medium: usize,
+}
+
+impl Extent {
+    fn asked_for() -> Self {
+        if env::args().any(|argument| argument == "--test") { Self::TEST } else { Self::WHOLE }
+    }
+
+    const WHOLE: Self = Self { rounds: 9, repeats: 5, shorts: 200, large: 512 << 20, medium: 64 << 20 };
+    const TEST: Self = Self { rounds: 1, repeats: 1, shorts: 2, large: 8 << 20, medium: 8 << 20 };
+}
+
+/// A length, as rows name it.
+fn sized(len: usize) -> String {
+    if len < 1 << 20 { format!("{} KiB", len >> 10) } else { format!("{} MiB", len >> 20) }
+}
+
 /// Sums of each type against a copy of as many bytes.
-fn kernels(gpu: Gpu, table: &mut Table) -> Result {
-    let (mut into, from) = (gpu.alloc(LARGE)?, gpu.alloc(LARGE)?);
+fn kernels(gpu: Gpu, extent: Extent, table: &mut Table) -> Result {
+    let Extent { rounds, repeats, large, .. } = extent;
+    let (mut into, from) = (gpu.alloc(large)?, gpu.alloc(large)?);
     let calcs: Vec<_> =
         DataType::ALL.iter().map(|&kind| Calc::new(kind, ReduceOp::Sum)).collect::<std::result::Result<_, _>>()?;
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds {
         let counted = round > 0; // the first loads the kernels
-        let copy = timed(REPEATS, || Ok(into.copy_from(0, &from, 0, LARGE)?))?;
-        table.note(counted, "copy on the GPU, 512 MiB", 2 * LARGE, copy);
+        let copy = timed(repeats, || Ok(into.copy_from(0, &from, 0, large)?))?;
+        table.note(counted, &format!("copy on the GPU, {}", sized(large)), 2 * large, copy);
         for &calc in &calcs {
-            let sum = timed(REPEATS, || Ok(into.combine_from((0, &from, 0), LARGE, calc)?))?;
-            table.note(counted, &format!("{calc}, 512 MiB"), 3 * LARGE, sum);
+            let sum = timed(repeats, || Ok(into.combine_from((0, &from, 0), large, calc)?))?;
+            table.note(counted, &format!("{calc}, {}", sized(large)), 3 * large, sum);
         }
     }
     Ok(())
 }
 
 /// Requests to another process against copies within this one.
-fn wire(gpu: Gpu, table: &mut Table) -> Result {
-    let mut peer = Peer::start(gpu)?;
-    let (mut near, far) = (gpu.alloc(MEDIUM)?, gpu.alloc(MEDIUM)?);
+fn wire(gpu: Gpu, extent: Extent, table: &mut Table) -> Result {
+    let Extent { rounds, repeats, shorts, medium, .. } = extent;
+    let mut peer = Peer::start(gpu, medium)?;
+    let (mut near, far) = (gpu.alloc(medium)?, gpu.alloc(medium)?);
     let sum = Calc::of::<f32>(ReduceOp::Sum);
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds {
         let counted = round > 0; // the first maps the memory
-        let copy = timed(REPEATS, || Ok(near.copy_from(0, &far, 0, MEDIUM)?))?;
-        table.note(counted, "copy on the GPU, 64 MiB", 2 * MEDIUM, copy);
-        let copy = timed(SHORTS, || Ok(near.copy_from(0, &far, 0, 8)?))?;
+        let copy = timed(repeats, || Ok(near.copy_from(0, &far, 0, medium)?))?;
+        table.note(counted, &format!("copy on the GPU, {}", sized(medium)), 2 * medium, copy);
+        let copy = timed(shorts, || Ok(near.copy_from(0, &far, 0, 8)?))?;
         table.note(counted, "copy on the GPU, 8 B", 16, copy);
-        let write = timed(REPEATS, || peer.write(MEDIUM))?;
-        table.note(counted, "WRITE to another process, 64 MiB", 2 * MEDIUM, write);
-        let read = timed(REPEATS, || peer.read(MEDIUM, None))?;
-        table.note(counted, "READ from another process, 64 MiB", 2 * MEDIUM, read);
-        let reduce = timed(REPEATS, || peer.read(MEDIUM, Some(sum)))?;
-        table.note(counted, "READ with sum of f32, 64 MiB", 3 * MEDIUM, reduce);
-        let write = timed(SHORTS, || peer.write(8))?;
+        let write = timed(repeats, || peer.write(medium))?;
+        table.note(counted, &format!("WRITE to another process, {}", sized(medium)), 2 * medium, write);
+        let read = timed(repeats, || peer.read(medium, None))?;
+        table.note(counted, &format!("READ from another process, {}", sized(medium)), 2 * medium, read);
+        let reduce = timed(repeats, || peer.read(medium, Some(sum)))?;
+        table.note(counted, &format!("READ with sum of f32, {}", sized(medium)), 3 * medium, reduce);
+        let write = timed(shorts, || peer.write(8))?;
         table.note(counted, "WRITE to another process, 8 B", 16, write);
-        let write = timed(SHORTS, || peer.write_from_host(8))?;
+        let write = timed(shorts, || peer.write_from_host(8))?;
         table.note(counted, "WRITE from the processor's memory, 8 B", 8, write);
-        let add = timed(SHORTS, || peer.add())?;
+        let add = timed(shorts, || peer.add())?;
         table.note(counted, "FETCH_ADD to another process, 8 B", 16, add);
-        let write = timed(REPEATS, || peer.write_from_host(MEDIUM))?;
-        table.note(counted, "WRITE from the processor's memory, 64 MiB", MEDIUM, write);
+        let write = timed(repeats, || peer.write_from_host(medium))?;
+        table.note(counted, &format!("WRITE from the processor's memory, {}", sized(medium)), medium, write);
     }
     Ok(())
 }
 
 /// Requests between pinned memory of the processor and the peer's on the GPU, against copies of as much memory.
-fn pinned(gpu: Gpu, table: &mut Table) -> Result {
-    let mut peer = Peer::start(gpu)?;
-    let mut near = gpu.alloc(MEDIUM)?;
-    let mut host = peer.side.pd.alloc_pinned(MEDIUM, gpu)?;
-    let mut other = Some(peer.side.pd.alloc_pinned(MEDIUM, gpu)?);
-    for round in 0..=ROUNDS {
+fn pinned(gpu: Gpu, extent: Extent, table: &mut Table) -> Result {
+    let Extent { rounds, repeats, medium, .. } = extent;
+    let mut peer = Peer::start(gpu, medium)?;
+    let mut near = gpu.alloc(medium)?;
+    let mut host = peer.side.pd.alloc_pinned(medium, gpu)?;
+    let mut other = Some(peer.side.pd.alloc_pinned(medium, gpu)?);
+    for round in 0..=rounds {
         let counted = round > 0; // the first maps the memory
-        let copy = timed(REPEATS, || Ok(near.write(0, &host)?))?;
-        table.note(counted, "copy from pinned memory, 64 MiB", MEDIUM, copy);
+        let copy = timed(repeats, || Ok(near.write(0, &host)?))?;
+        table.note(counted, &format!("copy from pinned memory, {}", sized(medium)), medium, copy);
         peer.long = Some(host);
-        let write = timed(REPEATS, || peer.write_from_host(MEDIUM))?;
-        table.note(counted, "WRITE from pinned memory, 64 MiB", MEDIUM, write);
+        let write = timed(repeats, || peer.write_from_host(medium))?;
+        table.note(counted, &format!("WRITE from pinned memory, {}", sized(medium)), medium, write);
         host = peer.long.take().ok_or("the buffer is under way")?;
-        let copy = timed(REPEATS, || Ok(near.read(0, &mut host)?))?;
-        table.note(counted, "copy to pinned memory, 64 MiB", MEDIUM, copy);
-        let read = timed(REPEATS, || {
+        let copy = timed(repeats, || Ok(near.read(0, &mut host)?))?;
+        table.note(counted, &format!("copy to pinned memory, {}", sized(medium)), medium, copy);
+        let read = timed(repeats, || {
             let buffer = other.take().ok_or("the buffer is under way")?;
             other = Some(peer.read_to_host(buffer)?);
             Ok(())
         })?;
-        table.note(counted, "READ to pinned memory, 64 MiB", MEDIUM, read);
+        table.note(counted, &format!("READ to pinned memory, {}", sized(medium)), medium, read);
     }
     Ok(())
 }
 
 /// WRITEs over the network wire, on this host's loopback interface: between memories of the GPU, which are staged, and between
 /// those of the processor.
-fn network(gpu: Gpu, table: &mut Table) -> Result {
-    let (mut near, far) = (Side::new(gpu)?, Side::new(gpu)?);
+fn network(gpu: Gpu, extent: Extent, table: &mut Table) -> Result {
+    let Extent { rounds, medium, .. } = extent;
+    let (mut near, far) = (Side::new(gpu, medium)?, Side::new(gpu, medium)?);
     let (a, b) = (near.on_loopback()?, far.on_loopback()?);
     let afar = |address: QpAddress| QpAddress { soft: None, ..address };
     let (to_a, to_b) = (afar(a.address()), afar(b.address()));
     let (mut qp, _far_qp) = (a.connect(&to_b)?, b.connect(&to_a)?);
-    let (on_host, target) = (near.pd.expose(MEDIUM, Access::NONE)?, far.pd.expose(MEDIUM, Access::REMOTE_WRITE)?);
-    for round in 0..=ROUNDS {
+    let (on_host, target) = (near.pd.expose(medium, Access::NONE)?, far.pd.expose(medium, Access::REMOTE_WRITE)?);
+    for round in 0..=rounds {
         let ways = [
-            ("WRITE over the network wire, GPU to GPU", near.region.local(0..MEDIUM), far.region.remote(0..MEDIUM)),
-            ("WRITE over the network wire, host to host", on_host.local(0..MEDIUM), target.remote(0..MEDIUM)),
+            ("WRITE over the network wire, GPU to GPU", near.region.local(0..medium), far.region.remote(0..medium)),
+            ("WRITE over the network wire, host to host", on_host.local(0..medium), target.remote(0..medium)),
         ];
         for (what, from, to) in ways {
             let write = timed(1, || {
                 qp.write(from.clone(), to).signaled().post()?;
                 Ok(near.cq.wait()?.ok()?)
             })?;
-            table.note(round > 0, what, MEDIUM, write);
+            table.note(round > 0, what, medium, write);
         }
     }
     Ok(())
 }
 
-/// Bytes that leave by slots while as many come, against copies of pinned memory both ways at once.
-fn staged(gpu: Gpu, table: &mut Table) -> Result {
+/// Bytes that leave by slots of some lengths while as many come, against copies of pinned memory both ways at once.
+fn staged(gpu: Gpu, extent: Extent, table: &mut Table) -> Result {
+    let Extent { rounds, repeats, medium, .. } = extent;
     let pd = Context::open("soft0")?.alloc_pd()?;
-    let (mut to, from) = (gpu.alloc(MEDIUM)?, gpu.alloc(MEDIUM)?);
-    let (given, mut got) = (pd.alloc_pinned(MEDIUM, gpu)?, pd.alloc_pinned(MEDIUM, gpu)?);
-    let stage = || GpuStage::new(&pd, gpu, SLOTS, SLOT);
-    let (mut out, mut into) = (stage()?, stage()?);
-    for round in 0..=ROUNDS {
-        let both = timed(REPEATS, || {
+    let (mut to, from) = (gpu.alloc(medium)?, gpu.alloc(medium)?);
+    let (given, mut got) = (pd.alloc_pinned(medium, gpu)?, pd.alloc_pinned(medium, gpu)?);
+    let mut stages = Vec::new();
+    for slot in SLOT_LENS {
+        let stage = || GpuStage::new(&pd, gpu, SLOTS, slot);
+        stages.push([stage()?, stage()?]);
+    }
+    let each = sized(medium);
+    for round in 0..=rounds {
+        let both = timed(repeats, || {
             // A thread has a stream of its own.
             let came = thread::scope(|scope| {
                 let coming = scope.spawn(|| to.write(0, &given));
@@ -163,22 +215,29 @@ fn staged(gpu: Gpu, table: &mut Table) -> Result {
             });
             Ok(came?)
         })?;
-        table.note(round > 0, "copy both ways, pinned memory, 64 MiB each", 2 * MEDIUM, both);
-        let by_slots = timed(REPEATS, || {
-            for (part, start) in (0..MEDIUM).step_by(SLOT).enumerate() {
-                let slot = part % SLOTS;
-                out.wait(slot)?;
-                out.fill(slot, &from, start..start + SLOT)?;
-                into.wait(slot)?;
-                into.drain(slot, &mut to, start..start + SLOT, None)?;
-            }
-            for slot in 0..SLOTS {
-                out.wait(slot)?;
-                into.wait(slot)?;
-            }
-            Ok(())
-        })?;
-        table.note(round > 0, "both ways by slots, 64 MiB each", 2 * MEDIUM, by_slots);
+        table.note(round > 0, &format!("copy both ways, pinned memory, {each} each"), 2 * medium, both);
+        for [out, into] in &mut stages {
+            let by_slots = timed(repeats, || both_ways(out, into, (&from, &mut to)))?;
+            let what = format!("both ways by {SLOTS} slots of {}, {each} each", sized(out.slot_len()));
+            table.note(round > 0, &what, 2 * medium, by_slots);
+        }
+    }
+    Ok(())
+}
+
+/// All of one buffer leaves by slots, while all of another comes.
+fn both_ways(out: &mut GpuStage, into: &mut GpuStage, (from, to): (&GpuBuffer, &mut GpuBuffer)) -> Result {
+    let len = out.slot_len();
+    for (part, start) in (0..from.len()).step_by(len).enumerate() {
+        let slot = part % SLOTS;
+        out.wait(slot)?;
+        out.fill(slot, from, start..start + len)?;
+        into.wait(slot)?;
+        into.drain(slot, to, start..start + len, None)?;
+    }
+    for slot in 0..SLOTS {
+        out.wait(slot)?;
+        into.wait(slot)?;
     }
     Ok(())
 }
@@ -226,7 +285,7 @@ impl Table {
 
     /// With the share that each has of the copy before it of the same length.
     fn print(&self) {
-        println!("{:<44} {:>10} {:>21} {:>10} {:>6}", "", "us", "spread", "GB/s", "share");
+        println!("{:<52} {:>10} {:>21} {:>10} {:>6}", "", "us", "spread", "GB/s", "share");
         let mut copy = 0.0;
         for (name, bytes, [median, least, greatest]) in self.rows() {
             let rate = bytes as f64 / median / 1e9;
@@ -234,8 +293,8 @@ impl Table {
                 copy = rate;
             }
             let spread = format!("{:.2} to {:.2}", least * 1e6, greatest * 1e6);
-            let share = if bytes > 16 { format!("{:.2}", rate / copy) } else { String::new() };
-            println!("{name:<44} {:>10.2} {spread:>21} {rate:>10.1} {share:>6}", median * 1e6);
+            let share = if bytes > 16 && copy > 0.0 { format!("{:.2}", rate / copy) } else { String::new() };
+            println!("{name:<52} {:>10.2} {spread:>21} {rate:>10.1} {share:>6}", median * 1e6);
         }
     }
 }
@@ -249,11 +308,11 @@ struct Side {
 }
 
 impl Side {
-    fn new(gpu: Gpu) -> Result<Side> {
+    fn new(gpu: Gpu, len: usize) -> Result<Side> {
         let ctx = Context::open("soft0")?;
         let pd = ctx.alloc_pd()?;
         let cq = ctx.create_cq(16)?;
-        let buffer: GpuBuffer = gpu.alloc(MEDIUM)?;
+        let buffer: GpuBuffer = gpu.alloc(len)?;
         let region = pd.register_gpu(buffer, Access::REMOTE_ALL)?;
         Ok(Side { ctx, pd, cq, region })
     }
@@ -279,10 +338,10 @@ struct Peer {
 }
 
 impl Peer {
-    fn start(gpu: Gpu) -> Result<Peer> {
+    fn start(gpu: Gpu, len: usize) -> Result<Peer> {
         let mut command = Command::new(env::current_exe()?);
-        let mut process = command.env(PEER, "1").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let side = Side::new(gpu)?;
+        let mut process = command.env(PEER, len.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let side = Side::new(gpu, len)?;
         let qp = side.pd.rc(&side.cq).build()?;
         let mut to = process.stdin.take().ok_or("no way to the peer")?;
         writeln!(to, "{}", serde_json::to_string(&qp.address())?)?;
@@ -291,7 +350,7 @@ impl Peer {
         BufReader::new(process.stdout.take().ok_or("no way from the peer")?).read_line(&mut line)?;
         let (address, target): (QpAddress, RemoteSlice) = serde_json::from_str(&line)?;
         let qp = qp.connect(&address)?;
-        let (long, short) = (Some(side.pd.alloc(MEDIUM)?), Some(side.pd.alloc(8)?));
+        let (long, short) = (Some(side.pd.alloc(len)?), Some(side.pd.alloc(8)?));
         Ok(Peer { process, side, qp, target, long, short })
     }
 
@@ -347,11 +406,11 @@ impl Drop for Peer {
     }
 }
 
-/// The other process: its memory is there until its input ends.
-fn serve() -> Result {
-    let side = Side::new(Gpu::open(0)?)?;
+/// The other process: its memory, of so many bytes, is there until its input ends.
+fn serve(len: usize) -> Result {
+    let side = Side::new(Gpu::open(0)?, len)?;
     let qp = side.pd.rc(&side.cq).build()?;
-    println!("{}", serde_json::to_string(&(qp.address(), side.region.remote(0..MEDIUM)))?);
+    println!("{}", serde_json::to_string(&(qp.address(), side.region.remote(0..len)))?);
     let mut lines = std::io::stdin().lines();
     let address: QpAddress = serde_json::from_str(&lines.next().ok_or("no address came")??)?;
     let _qp = qp.connect(&address)?;
@@ -359,12 +418,9 @@ fn serve() -> Result {
     Ok(())
 }
 
+/// With the bytes of its memory.
 const PEER: &str = "QPAIR_BENCH_GPU_PEER";
-const ROUNDS: usize = 9;
-const REPEATS: u32 = 5;
-const SHORTS: u32 = 200;
-const LARGE: usize = 512 << 20;
-const MEDIUM: usize = 64 << 20;
-// As collectives have them.
+// As collectives and messages have them.
 const SLOTS: usize = 8;
-const SLOT: usize = 512 << 10;
+/// The first is theirs.
+const SLOT_LENS: [usize; 4] = [512 << 10, 1 << 20, 2 << 20, 4 << 20];
