@@ -17,9 +17,14 @@ use support::*;
 /// Longer than all slots of a direction together, and no whole number of them.
 const LONG: usize = (5 << 20) + 4321;
 
+/// Whether the GPU is one of this machine, to which the program may have come without the libraries beside it.
+fn is_real() -> bool {
+    std::env::var_os("QPAIR_TEST_GPU").is_some()
+}
+
 /// A GPU, and what steers it if it is one in memory.
 fn gpu() -> (Gpu, Option<control::Device>) {
-    if std::env::var_os("QPAIR_TEST_GPU").is_some() {
+    if is_real() {
         return (Gpu::open(0).expect("a GPU"), None);
     }
     let fake = control::add_device().expect("the library is built beside the tests");
