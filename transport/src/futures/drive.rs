@@ -86,7 +86,11 @@ async fn nap(Driver { shared, number, .. }: &Driver, sleeper: &mut impl Sleeper)
         let copy = |source| WorkerError::System { what: "copy a descriptor", source };
         Ok((shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?))
     })?;
-    let Armed::Until(limit) = armed else { return Ok(()) };
+    let Armed::Until(limit) = armed else {
+        // What is to come may take a while.
+        give_way().await;
+        return Ok(());
+    };
     let mut sleep = pin!(sleeper.sleep(fd.as_fd(), limit));
     poll_fn(|context| {
         let waker = context.waker().clone();

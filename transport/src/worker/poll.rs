@@ -16,7 +16,8 @@ use crate::engine::Class;
 /// Whether a worker may be slept upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// There is an event: [`Worker::poll`] gives it.
+    /// There is an event, which [`Worker::poll`] gives, or there will be after some more polls: a GPU copies, of which no
+    /// descriptor tells.
     Ready,
     /// Until its descriptor is readable, and no longer than that.
     Until(Option<Duration>),
@@ -154,7 +155,12 @@ impl Worker {
     /// Sleeps until a completion, a socket, a timer, or `deadline`.
     pub(super) fn sleep(&mut self, now: Duration, deadline: Option<Duration>) -> Result<Option<Event>, WorkerError> {
         if self.arm_queue()? {
-            return Ok(self.next_ready());
+            if let Some(event) = self.next_ready() {
+                return Ok(Some(event));
+            }
+            // Sleeps are of a millisecond at least, in which a GPU copies all slots: others have the core, if they want it.
+            std::thread::yield_now();
+            return self.poll();
         }
         let limit = self.longest_sleep(now, deadline);
         let slept = self.service(now, limit);
@@ -163,7 +169,8 @@ impl Worker {
         self.poll()
     }
 
-    /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already.
+    /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already, or is to come that
+    /// nobody tells of.
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
         // What comes now is behind it.
         if !self.ready.is_empty() {
@@ -186,7 +193,7 @@ impl Worker {
             }
             // No descriptor tells of what was noticed since it was last looked, as that a peer can not be called at all.
             self.see_to_notices();
-            if !self.ready.is_empty() {
+            if !self.ready.is_empty() || self.staging.is_copying() {
                 self.wake_up();
                 return Ok(true);
             }
@@ -202,8 +209,7 @@ impl Worker {
     fn longest_sleep(&self, now: Duration, deadline: Option<Duration>) -> Option<Duration> {
         let chores = self.chores().then(|| now + CHORES);
         let timers = [self.timers.next(), self.sockets.next_deadline(), self.deadlines.next(), self.staging.look_due()];
-        let copies = self.staging.is_copying().then(|| now + COPYING);
-        let until = timers.into_iter().chain([deadline, chores, copies]).flatten().min();
+        let until = timers.into_iter().chain([deadline, chores]).flatten().min();
         // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
         until.map(|until| until.saturating_sub(now).min(LONGEST) + Duration::from_micros(50))
     }
@@ -494,5 +500,3 @@ const LOOKS: usize = 4;
 const LONGEST: Duration = Duration::from_secs(3600);
 /// How long to sleep at most while chores wait.
 const CHORES: Duration = Duration::from_millis(5);
-/// How long to sleep at most while a GPU copies: about as long as that takes.
-const COPYING: Duration = Duration::from_micros(20);

@@ -267,7 +267,7 @@ fn a_nic_that_reaches_no_gpu_carries_its_messages() {
 }
 
 #[test]
-fn a_worker_sleeps_while_a_gpu_copies_and_wakes_when_it_is_done() {
+fn a_worker_that_may_sleep_goes_on_as_a_gpu_copies() {
     let (gpu, _) = gpu();
     let bytes = pattern(LONG, 4);
     let mut worker = Worker::new(Config::default()).unwrap();

@@ -13,8 +13,13 @@ use crate::worker::endpoint::Carried;
 const LONG: usize = (5 << 20) + 321;
 
 fn gpu() -> Gpu {
+    steered().0
+}
+
+/// A GPU, and what steers it.
+fn steered() -> (Gpu, control::Device) {
     let fake = control::add_device().expect("the library is built beside the tests");
-    Gpu::open(fake.ordinal() as usize).expect("a GPU")
+    (Gpu::open(fake.ordinal() as usize).expect("a GPU"), fake)
 }
 
 fn bytes(seed: usize) -> Vec<u8> {
@@ -81,6 +86,36 @@ fn a_message_goes_on_where_it_was_when_its_queue_pair_fails() {
         }
     }
     assert!(a.counters().recovered > 12, "{}", a.counters().recovered);
+}
+
+#[test]
+fn a_worker_does_not_sleep_while_a_gpu_copies() {
+    let (gpu, fake) = steered();
+    let (mut a, at_a, mut b, at_b) = two(Config::default(), Config::default());
+    b.recv_into(at_b, Tag(0), gpu.alloc(LONG).unwrap(), None).unwrap();
+    a.send(at_a, Tag(0), filled(gpu, &bytes(1))).unwrap();
+    let start = Instant::now();
+    fake.hold().unwrap();
+    while !a.staging.is_copying() {
+        assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none());
+        assert!(start.elapsed() < PATIENCE, "it does not begin");
+    }
+    for _ in 0..100 {
+        assert_eq!(a.arm().unwrap(), Armed::Ready);
+        assert!(a.wait(Some(Duration::from_micros(1))).unwrap().is_none());
+    }
+    // Here nothing is copied before a slot comes.
+    while b.arm().unwrap() == Armed::Ready {
+        assert!(b.poll().unwrap().is_none());
+        assert!(start.elapsed() < PATIENCE, "it does not sleep");
+    }
+    fake.let_go().unwrap();
+    let (mut came, mut gone) = (false, false);
+    while !came || !gone {
+        gone |= a.poll().unwrap().is_some();
+        came |= b.poll().unwrap().is_some();
+        assert!(start.elapsed() < PATIENCE, "it does not go on");
+    }
 }
 
 /// What the connection of a worker ends with that a peer offers part of a payload, of so many bytes, of which it wanted `wanted`.
