@@ -6,7 +6,7 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{GpuError, GpuStage, Local, PostError};
 
 use super::destination::Destination;
-use super::{SLOT, Staging};
+use super::{SLOT, Staging, may_have_one};
 use crate::engine::{EntryKey, Offer, RemoteMemory, Start, Violation};
 use crate::worker::Worker;
 use crate::worker::endpoint::{Endpoint, Reading, Stage, Unposted, Unread};
@@ -331,6 +331,7 @@ impl Worker {
             return false;
         }
         let Staging { slots, incoming, pieces, moved, .. } = &mut self.staging;
+        let is_alone = incoming.iter().all(|(_, other)| other.ep == ep || other.memory.gpu().is_none());
         let (Some(incoming), Some(endpoint)) = (incoming.get_mut(key), self.endpoints.get_mut(ep)) else {
             return false;
         };
@@ -338,9 +339,9 @@ impl Worker {
         let (slot, memory, offset) = match &mut incoming.memory {
             Destination::Gpu(buffer) => {
                 let Some(of) = slots.iter_mut().find(|of| of.gpu == buffer.gpu()) else { return false };
-                // A peer that answers late leaves slots for others.
                 let held = of.readers.iter().filter(|reader| **reader == Some(ep)).count();
-                let Some(slot) = (if held < of.into.free() { of.into.take() } else { None }) else { return false };
+                let may = may_have_one(held, of.into.free(), is_alone);
+                let Some(slot) = (if may { of.into.take() } else { None }) else { return false };
                 of.readers[slot] = Some(ep);
                 (Some(slot), of.into.local(slot, len).into(), 0)
             }

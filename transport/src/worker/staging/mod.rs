@@ -110,6 +110,12 @@ impl Staging {
         !self.filling.is_empty() || self.incoming.iter().any(|(_, incoming)| incoming.is_draining())
     }
 
+    /// How many slots are being filled.
+    #[cfg(all(test, feature = "cuda"))]
+    pub(super) fn filling(&self) -> usize {
+        self.filling.len()
+    }
+
     fn of(&mut self, gpu: Gpu) -> Option<&mut OfGpu> {
         self.slots.iter_mut().find(|of| of.gpu == gpu)
     }
@@ -163,6 +169,12 @@ impl Worker {
     }
 }
 
+/// Whether a peer that has so many slots may have one of those that are free. One that reads or answers late, or not at all, shall
+/// leave room for others: where there are such, none has more than are free then; else some are left for those to come.
+fn may_have_one(held: usize, free: usize, is_alone: bool) -> bool {
+    held < free || is_alone && free > SPARE
+}
+
 /// Slots that are read into.
 fn slots_into(gpu: Gpu, domain: &ProtectionDomain) -> Result<GpuStage, MemoryError> {
     let mut into = GpuStage::new(domain, gpu, SLOTS, SLOT)?;
@@ -174,3 +186,5 @@ fn slots_into(gpu: Gpu, domain: &ProtectionDomain) -> Result<GpuStage, MemoryErr
 const SLOT: usize = 512 << 10;
 /// Slots of a GPU for each direction: what is under way at once, by either end and on the way.
 const SLOTS: usize = 8;
+/// Slots that one peer leaves while there is no other: with two of them another goes on beside one that has stopped.
+const SPARE: usize = 2;

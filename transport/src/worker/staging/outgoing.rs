@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use qpair_verbs::{Gpu, GpuError};
 
-use super::{SLOT, Staging};
+use super::{SLOT, Staging, may_have_one};
 use crate::engine::{Envelope, Header, Pending, Readable};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
@@ -80,8 +80,7 @@ impl Worker {
         self.fill_slots();
     }
 
-    /// Fills slots: one for each peer in turn, as long as there are some. No peer has more of them than are free then, so that one
-    /// that reads late, or not at all, leaves room for others.
+    /// Fills slots: one for each peer in turn, as long as there are some and [more](may_have_one) may be had.
     pub(super) fn fill_slots(&mut self) {
         let mut again = true;
         while std::mem::take(&mut again) {
@@ -99,6 +98,7 @@ impl Worker {
     /// Fills a slot for a peer.
     fn fill_slot(&mut self, at: usize) -> Filled {
         let Staging { slots, wanting, filling, moved, .. } = &mut self.staging;
+        let is_alone = wanting.len() == 1;
         let Wanting { ep, payloads } = &mut wanting[at];
         let ep = *ep;
         let (Some(endpoint), Some(payload)) = (self.endpoints.get(ep), payloads.front_mut()) else {
@@ -113,7 +113,7 @@ impl Worker {
             return Filled::Over;
         };
         let held = of.holders.iter().filter(|holder| **holder == Some(ep)).count();
-        let may = endpoint.up && endpoint.broken.is_none() && held < of.out.free();
+        let may = endpoint.up && endpoint.broken.is_none() && may_have_one(held, of.out.free(), is_alone);
         let Some(slot) = (if may { of.out.take() } else { None }) else { return Filled::No };
         let part = SLOT.min(len - filled);
         if let Err(error) = of.out.fill(slot, buffer, filled..filled + part) {

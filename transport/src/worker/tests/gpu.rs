@@ -100,6 +100,8 @@ fn a_worker_does_not_sleep_while_a_gpu_copies() {
         assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none());
         assert!(start.elapsed() < PATIENCE, "it does not begin");
     }
+    // All slots but those that are left for other peers are being filled.
+    assert_eq!(a.staging.filling(), 6);
     for _ in 0..100 {
         assert_eq!(a.arm().unwrap(), Armed::Ready);
         assert!(a.wait(Some(Duration::from_micros(1))).unwrap().is_none());
