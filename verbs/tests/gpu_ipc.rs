@@ -8,6 +8,8 @@ use qpair_verbs::{Access, CompletionQueue, Gpu, GpuBuffer, GpuRegion, Protection
 
 use support::{Far, hear, introduce, soft, wait_until};
 
+#[path = "support/log.rs"]
+mod log;
 mod support;
 
 /// Starts a process with [`LEN`] bytes of 7 on the GPU of this ordinal, of that kind.
@@ -201,6 +203,20 @@ fn what_the_gpu_of_the_process_that_copies_does_not_do_is_told_as_the_peers() {
         }
         assert_eq!(cq.wait_for(LIMIT).unwrap().status(), WcStatus::REM_OP_ERR, "{request}");
     }
+}
+
+#[test]
+fn a_gpu_that_this_process_does_not_see_is_reached_by_its_own_and_it_is_said_what_to_do() {
+    let log = log::Log::start();
+    let (_, pd, mut cq, own) = near();
+    // That there is another is no news.
+    for _ in 0..2 {
+        let mut far = Far::start(&pd, &cq, &[(GIVEN, "63 plain"), ("FAKE_CUDA_DEVICES", "64")]);
+        far.exchange(&own, &mut cq);
+    }
+    let told = || log.text().lines().filter(|line| line.contains("WARN") && line.contains("is not mapped")).count();
+    wait_until(control::Device::of(0), "said", || told() > 0);
+    assert!(told() == 1 && log.text().contains("CUDA_VISIBLE_DEVICES"), "{}", log.text());
 }
 
 #[test]

@@ -40,6 +40,15 @@ pub enum GpuError {
         /// GPUs that this process sees.
         count: usize,
     },
+    /// A GPU of a peer's is none of those that this process sees.
+    #[error(
+        "a peer's GPU is none of the {count} that this process sees: make all GPUs of the host visible to each process, by \
+         CUDA_VISIBLE_DEVICES, by the container's devices, or in Slurm by --gpus-per-node in place of --gpus-per-task"
+    )]
+    Unseen {
+        /// GPUs that this process sees.
+        count: usize,
+    },
     /// The GPU has no memory left.
     #[error("no {len} bytes of memory on GPU {ordinal}: {free} are free; free some, or ask for less")]
     OutOfMemory {

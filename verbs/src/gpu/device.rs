@@ -105,7 +105,7 @@ impl Gpu {
         Ok(None)
     }
 
-    /// Opens a GPU by its number among all there are.
+    /// Opens a GPU by its number among all there are: a peer's, which this process may not see.
     pub(super) fn by_uuid(uuid: [u8; 16]) -> Result<Gpu, GpuError> {
         let driver = Driver::load()?;
         let count = Self::count()?;
@@ -115,7 +115,7 @@ impl Gpu {
                 return Gpu::open(ordinal);
             }
         }
-        Err(GpuError::NoDevice { ordinal: count, count })
+        Err(GpuError::Unseen { count })
     }
 
     /// Its ordinal.

@@ -1,12 +1,12 @@
 //! Each test runs in a process of its own, which has the library in memory for its libibverbs and librdmacm.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use qpair_fake_ibverbs::control::{Device, library_path};
 pub use qpair_fake_ibverbs::process::in_process;
 use qpair_verbs::{Access, CompletionQueue, Context, ExposedRegion, ProtectionDomain, QueuePair, WorkCompletion};
+
+pub use crate::log::Log;
 
 /// Runs the calling test in a process of its own: `case` is a closure that stands in the test, whose name it tells by.
 #[track_caller]
@@ -119,34 +119,6 @@ pub fn places<const N: usize>(calls: &str, beginnings: [&str; N]) -> [usize; N] 
         let place = calls.lines().position(|line| line.starts_with(beginning));
         place.unwrap_or_else(|| panic!("no {beginning} in\n{calls}"))
     })
-}
-
-/// What is logged from now on, in this process.
-#[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    pub fn start() -> Log {
-        let log = Log::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
-        log
-    }
-
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 pub const NAME: &str = "test0";

@@ -12,6 +12,8 @@ mod ground;
 mod holes;
 mod inquiry;
 mod last_receive;
+#[path = "../support/log.rs"]
+mod log;
 mod losses;
 mod memlock;
 mod nonsense;

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::link::Link;
 use super::message::Message;
@@ -66,7 +67,12 @@ impl Link {
         remote.arenas.install_with(arena, || match open(usize::try_from(len).ok()?)? {
             Ok(imported) => Some(Mapped::of_gpu(arena, imported)),
             Err(error) => {
-                tracing::info!(%error, peer = %self.peer(), "a peer's GPU memory is not mapped; its process copies");
+                // What can be helped is told where it is seen, once for all memory and all peers.
+                if matches!(error, GpuError::Unseen { .. }) && !IS_TOLD.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, peer = %self.peer(), "memory of a peer's GPU is not mapped; it goes slowly");
+                } else {
+                    tracing::info!(%error, peer = %self.peer(), "a peer's GPU memory is not mapped; its process copies");
+                }
                 None
             }
         });
@@ -128,6 +134,9 @@ impl Link {
         }
     }
 }
+
+/// Whether it was said that this process does not see a peer's GPU.
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of a copy between memory of a peer's processor and a GPU from which on the former is pinned. CUDA's driver takes
 /// shorter ones from memory that is not pinned before its call returns; longer ones it copies twice.
