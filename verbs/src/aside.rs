@@ -41,6 +41,11 @@ pub(crate) fn may_wait_here() -> bool {
     MAY_WAIT.get()
 }
 
+/// Whether this is the thread that drops what others may not wait for.
+pub(crate) fn is_here() -> bool {
+    std::thread::current().name() == Some(NAME)
+}
+
 /// Drops a value: here, unless this thread [may not wait](may_wait_here).
 pub(crate) fn drop<T: Send + 'static>(value: T) {
     drop_once(|| true, value);
@@ -83,7 +88,7 @@ pub(crate) fn attend() {
 
 /// Waits until all that was given is dropped, some time at most: it may wait for what the caller is about to do.
 pub(crate) fn wait_a_while() {
-    if std::thread::current().name() != Some(NAME) {
+    if !is_here() {
         sync::wait(&REAPER, &IDLE, Some(Instant::now() + A_WHILE), |reaper| (!reaper.runs).then_some(()));
     }
 }

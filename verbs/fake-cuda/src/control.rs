@@ -95,6 +95,24 @@ pub fn fail_here(symbol: &str, times: u32, code: Code) -> Result<(), Error> {
     check("fake_cuda_fail", result, String::new)
 }
 
+/// What captures of graphs by other threads forbid the calling one: `CUstreamCaptureMode`, 0 at first. Changes nothing.
+///
+/// # Errors
+/// [`Error`] if the library can not be loaded.
+pub fn capture_mode() -> Result<u32, Error> {
+    let library = load()?;
+    // SAFETY: the function of that name has that type.
+    let exchange =
+        unsafe { library.get::<unsafe extern "C" fn(*mut u32) -> Code>(b"cuThreadExchangeStreamCaptureMode")? };
+    let mut mode = 0;
+    // SAFETY: a local, to be read and written; what was exchanged is put back.
+    unsafe {
+        exchange(&mut mode);
+        exchange(&mut { mode });
+    }
+    Ok(mode)
+}
+
 /// Bytes of device memory as they are now, whatever streams have still to do.
 ///
 /// # Errors

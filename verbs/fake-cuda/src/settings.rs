@@ -100,6 +100,9 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("alloc_offset", 0),
     // What sizes and addresses of virtual memory management are multiples of.
     ("granularity", 2 << 20),
+    // Whether another library captures a graph, in CUDA's global mode, in this device's context: what is not safe then is refused to
+    // threads that have not said that they know.
+    ("capturing", 0),
     // Whether other devices can access this one's memory and this one theirs.
     ("peer", 1),
 ];

@@ -1,6 +1,6 @@
 //! Everything that exists: devices, what was made on them, and the address space.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::fmt;
@@ -54,6 +54,8 @@ pub(crate) struct Locked(Option<MutexGuard<'static, World>>);
 thread_local! {
     /// The contexts of the thread, the current one last; 0 for none.
     pub(crate) static CONTEXTS: RefCell<Vec<u64>> = RefCell::default();
+    /// What captures of other threads forbid it: `CUstreamCaptureMode`.
+    pub(crate) static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
     /// Failures of whatever this thread calls next.
     pub(crate) static SCRIPT: RefCell<Script> = RefCell::default();
 }
@@ -265,12 +267,36 @@ fn begin(world: &mut World, symbol: &'static str, needs: Needs) -> Outcome<usize
     };
     *world.devices[device].counts.entry(plain(symbol).to_owned()).or_default() += 1;
     let error = world.devices[device].context.error.filter(|_| matches!(needs, Needs::Context));
-    let result = world.devices[device].script.call(symbol).and(error.map_or(Ok(()), Err));
+    let captures = world.devices[device].settings.get("capturing") != 0;
+    let refused = (captures && is_refused(plain(symbol))).then_some(code::STREAM_CAPTURE_UNSUPPORTED);
+    let result = world.devices[device].script.call(symbol).and(error.or(refused).map_or(Ok(()), Err));
     if result.is_err() {
         world.devices[device].record(symbol, result);
     }
     result.map(|()| device)
 }
+
+/// Whether a call is refused while a graph is captured: to threads that are not in the relaxed mode, if it may be unsafe; to all, if it
+/// is about all streams.
+fn is_refused(symbol: &str) -> bool {
+    symbol == "cuCtxSynchronize" || UNSAFE.contains(&symbol) && CAPTURE_MODE.get() != RELAXED
+}
+
+/// Calls that may be unsafe while a graph is captured, of those that this project makes.
+const UNSAFE: [&str; 9] = [
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemHostRegister",
+    "cuModuleLoadData",
+];
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub(crate) const RELAXED: u32 = 2;
 
 /// Between two looks at words that streams wait for.
 const LOOK: Duration = Duration::from_micros(500);

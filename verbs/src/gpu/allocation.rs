@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::attributes::GpuAttributes;
+use super::capture::{is_refusal, until_allowed};
 use super::device::Device;
 use super::driver::{Address, OUT_OF_MEMORY};
 use super::place::Place;
@@ -251,6 +252,21 @@ impl Allocation {
     }
 }
 
+impl Memory {
+    /// Waits for the kernels of the program that may use it, if that has to be done here. False if the driver lets nobody wait for all
+    /// streams, of which another library captures one: it may be this thread's own affair, and another has to wait.
+    fn is_unused(&self) -> bool {
+        if !matches!(self.kind, Kind::Mapped { .. }) {
+            return true;
+        }
+        // SAFETY: the context is this thread's.
+        let wait = || self.device.enter().and_then(|_entered| unsafe { self.device.driver.synchronize_all() });
+        // What it tells else was told to who started them.
+        let refused = if aside::is_here() { until_allowed(wait) } else { wait() };
+        !refused.is_err_and(|error| is_refusal(&error))
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         let is_own = matches!(self.kind, Kind::Mapped { .. } | Kind::Plain);
@@ -258,7 +274,8 @@ impl Drop for Memory {
         let device = self.device;
         let may = move || !is_own || device.is_unheld();
         // The driver may wait for what the GPU does, and an owner for anything.
-        if !(aside::may_wait_here() && may() || matches!(self.kind, Kind::Gone)) {
+        let is_gone = matches!(self.kind, Kind::Gone);
+        if !(is_gone || aside::may_wait_here() && may() && self.is_unused()) {
             let Memory { address, len, .. } = *self;
             let memory = Memory { device, address, len, kind: std::mem::replace(&mut self.kind, Kind::Gone) };
             return aside::give_once(may, memory);
@@ -266,9 +283,8 @@ impl Drop for Memory {
         let driver = self.device.driver;
         let freed = self.device.enter().and_then(|_entered| match self.kind {
             // SAFETY: made so by `mapped`; the last holder is gone, and whoever gave it to a device waited for that. Kernels of the
-            // program that use it have ended, as they have where `cuMemFree` returns; what the wait tells was told to who started them.
+            // program that use it have ended, by `is_unused`, as they have where `cuMemFree` returns.
             Kind::Mapped { physical, mapped } => unsafe {
-                let _ = driver.synchronize_all();
                 let unmapped = unmap(self.device, self.address, mapped);
                 driver.release(physical).and(unmapped)
             },

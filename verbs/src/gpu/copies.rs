@@ -1,5 +1,6 @@
 //! A stream of a GPU on which slots of memory are copied, with an event for each.
 
+use super::capture::is_refusal;
 use super::device::{Device, Gpu};
 use super::driver::{Handle, NOT_READY};
 use super::lane::Lane;
@@ -90,6 +91,8 @@ impl Copies {
         // SAFETY: the event is alive as long as this value.
         match self.device.enter().and_then(|_entered| unsafe { self.device.driver.query(self.slots[slot].event) }) {
             Err(GpuError::Driver { code: NOT_READY, .. }) => Ok(false),
+            // It may be under way: it is asked again.
+            Err(error) if is_refusal(&error) => Ok(false),
             other => self.over(slot, other).map(|()| true),
         }
     }
@@ -105,7 +108,13 @@ impl Copies {
         // SAFETY: as in `is_done`.
         let waited =
             self.device.enter().and_then(|_entered| unsafe { self.device.driver.wait(self.slots[slot].event) });
-        self.over(slot, waited)
+        match waited {
+            Err(error) if is_refusal(&error) => {
+                let settled = self.settle();
+                self.over(slot, settled)
+            }
+            other => self.over(slot, other),
+        }
     }
 
     /// No copy of a slot is under way any more.
@@ -121,12 +130,13 @@ impl Copies {
     /// the context is lost, and all that ran in it.
     #[cold]
     fn stop(&self) {
-        // SAFETY: the stream is this value's.
-        let stopped =
-            self.device.enter().and_then(|_entered| unsafe { self.device.driver.synchronize(self.lane.stream()) });
-        if let Err(error) = stopped {
+        if let Err(error) = self.settle() {
             tracing::error!(%error, "a stream of a GPU does not end");
         }
+    }
+
+    fn settle(&self) -> Result<(), GpuError> {
+        self.device.enter().and_then(|_entered| self.lane.settle(self.device))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::allocation::Allocation;
 use super::attributes::GpuAttributes;
 use super::buffer::GpuBuffer;
+use super::capture::Relaxed;
 use super::driver::{Driver, Handle};
 use super::hold::Words;
 use super::kernels::Kernels;
@@ -73,6 +74,7 @@ impl Gpu {
         // SAFETY: the driver has as many devices.
         let device = unsafe { driver.device(ordinal as i32) }?;
         let attributes = GpuAttributes::of(driver, device)?;
+        let _relaxed = Relaxed::new(driver)?;
         // SAFETY: as above.
         let context = unsafe { driver.retain_primary(device) }?;
         let opened = Box::leak(Box::new(Device {
@@ -237,11 +239,12 @@ impl Device {
         &self.attributes
     }
 
-    /// Makes its context this thread's, until the value is dropped.
+    /// Makes its context this thread's, until the value is dropped. Graphs that are captured meanwhile are not in the way.
     pub(super) fn enter(&self) -> Result<Entered, GpuError> {
+        let relaxed = Relaxed::new(self.driver)?;
         // SAFETY: the context stays with the process.
         unsafe { self.driver.push(self.context) }?;
-        Ok(Entered(self.driver))
+        Ok(Entered { driver: self.driver, _relaxed: relaxed })
     }
 
     /// A way of its own for a thread.
@@ -265,12 +268,15 @@ impl Device {
 }
 
 /// A thread's stay in a GPU's context.
-pub(super) struct Entered(Driver);
+pub(super) struct Entered {
+    driver: Driver,
+    _relaxed: Relaxed,
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
         // SAFETY: pushed when this was made, by this thread: the value is not sent.
-        if let Err(error) = unsafe { self.0.pop() } {
+        if let Err(error) = unsafe { self.driver.pop() } {
             tracing::error!(%error, "a GPU's context could not be left");
         }
     }

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
+use super::capture::until_allowed;
 use super::device::Device;
 use super::driver::{Address, Handle};
 use super::place::{MAX_GPUS, Place};
@@ -89,10 +90,16 @@ impl Lane {
         Ok(lane)
     }
 
+    /// Waits until all that its stream was given is done. An error is that of work that has failed, or of a context that is lost with
+    /// all that ran in it. The context is this thread's.
+    pub(super) fn settle(self, device: &Device) -> Result<(), GpuError> {
+        // SAFETY: the stream is of this context, and stays with the process.
+        until_allowed(|| unsafe { device.driver.synchronize(self.stream) })
+    }
+
     /// Waits for what was started, whether or not all of it was: memory that work is under way on is not given back.
     pub(super) fn wait(self, device: &Device, started: Result<(), GpuError>) -> Result<(), GpuError> {
-        // SAFETY: the stream is this thread's.
-        let waited = unsafe { device.driver.synchronize(self.stream) };
+        let waited = self.settle(device);
         if self.lent {
             device.give_lane(Lane { lent: false, ..self });
         }

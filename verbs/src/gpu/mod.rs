@@ -13,6 +13,7 @@ mod allocation;
 mod atomic;
 mod attributes;
 mod buffer;
+mod capture;
 mod copies;
 mod device;
 mod driver;

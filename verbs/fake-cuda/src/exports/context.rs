@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::{put, valid};
+use super::{put, take, valid};
 use crate::code::{self, Code, Outcome};
-use crate::world::{CONTEXTS, Needs, World, call};
+use crate::world::{CAPTURE_MODE, CONTEXTS, Needs, RELAXED, World, call};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: c_int) -> Code {
@@ -125,4 +125,16 @@ extern "C" fn cuCtxEnablePeerAccess(peer: u64, flags: c_uint) -> Code {
         peers.push(peer);
         Ok(())
     })
+}
+
+/// It belongs to no device, and is not among the calls of one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> Code {
+    // SAFETY: the caller's.
+    let exchanged = unsafe { take(mode) }.and_then(|new| {
+        valid(new <= RELAXED)?;
+        // SAFETY: as above.
+        unsafe { put(mode, CAPTURE_MODE.replace(new)) }
+    });
+    exchanged.err().unwrap_or(code::SUCCESS)
 }

@@ -86,6 +86,7 @@ functions! {
     cuCtxPushCurrent_v2(Object);
     cuCtxPopCurrent_v2(*mut Object);
     cuCtxSynchronize();
+    cuThreadExchangeStreamCaptureMode(*mut c_uint);
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
     cuMemGetInfo_v2(*mut usize, *mut usize);

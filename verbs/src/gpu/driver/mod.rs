@@ -55,6 +55,10 @@ pub(super) const TOO_MANY_PEERS: i32 = 711;
 /// `CUresult` of an event that a stream has not come to.
 pub(super) const NOT_READY: i32 = 600;
 
+/// `CUresult` of calls that are refused because a graph is being captured: from `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to
+/// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+pub(super) const REFUSALS: std::ops::RangeInclusive<i32> = 900..=908;
+
 /// Defines the calls. Their bodies name the driver's functions, which are not there without the feature; then nobody can make
 /// them, since there is no driver.
 macro_rules! calls {
@@ -192,6 +196,13 @@ calls! {
     unsafe fn pop() -> () {
         let mut context = std::ptr::null_mut();
         cu!(cuCtxPopCurrent_v2(&mut context))
+    }
+
+    /// Changes what a graph that is captured forbids this thread; what it was.
+    unsafe fn exchange_capture_mode(mode: u32) -> u32 {
+        let mut mode = mode;
+        cu!(cuThreadExchangeStreamCaptureMode(&mut mode))?;
+        Ok(mode)
     }
 
     /// Allocates memory of the current context.
