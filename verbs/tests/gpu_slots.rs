@@ -38,6 +38,17 @@ fn until_done(stage: &mut GpuStage, slot: usize) {
 }
 
 #[test]
+fn what_is_copied_is_not_behind_what_a_program_has_its_gpu_do() {
+    let (near, fake) = gpu();
+    // A thread's own, and that of slots.
+    let from = buffer(near, &[1; 100]);
+    let mut stage = GpuStage::new(&domain(), near, 1, 100).expect("memory");
+    stage.fill(0, &from, 0..100).expect("started");
+    let made = fake.count("cuStreamCreateWithPriority").unwrap();
+    assert!(made >= 2 && fake.get("urgent_streams").unwrap() == made && fake.count("cuStreamCreate").unwrap() == 0);
+}
+
+#[test]
 fn bytes_come_and_go_by_slots_of_the_processor_and_of_a_neighbour() {
     let ((near, _), (other, other_fake)) = (gpu(), gpu());
     let domain = domain();

@@ -176,7 +176,7 @@ impl Device {
         self.check("fake_cuda_set_attribute", result, "")
     }
 
-    /// A setting, or `used`, the bytes of its memory in use.
+    /// A setting, or `used`, the bytes of its memory in use, or `urgent_streams`, those that are of the greatest priority.
     ///
     /// # Errors
     /// [`Error::Refused`] for an unknown one.

@@ -18,7 +18,7 @@ pub(crate) type Reset = unsafe extern "C" fn(device: c_int) -> c_int;
 pub(crate) type Set = unsafe extern "C" fn(device: c_int, name: *const c_char, value: u64) -> c_int;
 /// `fake_cuda_set_attribute`: a `CUdevice_attribute` by number.
 pub(crate) type SetAttribute = unsafe extern "C" fn(device: c_int, attribute: u32, value: c_int) -> c_int;
-/// `fake_cuda_get`: a setting, `used` for the bytes allocated, or `calls.NAME`.
+/// `fake_cuda_get`: a setting, `used` for the bytes allocated, `urgent_streams`, or `calls.NAME`.
 pub(crate) type Get = unsafe extern "C" fn(device: c_int, name: *const c_char, value: *mut u64) -> c_int;
 /// `fake_cuda_fail`: the `nth` call from now of a function fails, and `times - 1` after it; 0 times is for ever.
 pub(crate) type Fail =

@@ -22,6 +22,8 @@ pub(crate) struct Stream {
     queries: u64,
     /// Whether it waits for the stream 0 and is waited for by it.
     pub(crate) blocking: bool,
+    /// The lower the number, the sooner its work is to begin; kept, and of no effect.
+    pub(crate) priority: i32,
     pub(crate) held: bool,
     /// Whether it was destroyed; what it was given before is still to be done.
     pub(crate) gone: bool,
@@ -96,6 +98,9 @@ pub(crate) enum Condition {
     Nor,
 }
 
+/// The range of priorities ends there; it begins at 0.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
+
 /// What copies between devices are counted as, beside the calls, that the one which does them does not reach by itself.
 const STAGED: &str = "staged";
 
@@ -115,6 +120,7 @@ impl Stream {
             last: 0,
             queries: 0,
             blocking,
+            priority: 0,
             held: false,
             gone: false,
             hidden: false,
@@ -408,6 +414,15 @@ impl World {
         let pageable = of.settings.attribute(attribute::PAGEABLE_MEMORY_ACCESS) != 0;
         let access = Access { device, write, kernel, pageable, peers: &of.context.peers };
         self.space.resolve(address, len, access).map_err(|what| (code::ILLEGAL_ADDRESS, what))
+    }
+
+    /// How many streams a device has that were made with the greatest priority there is.
+    pub(crate) fn urgent_streams(&self, device: usize) -> u64 {
+        let is_urgent = |object: &&crate::world::Object| match &object.state {
+            State::Stream(stream) => object.device == device && !stream.gone && stream.priority == GREATEST_PRIORITY,
+            _ => false,
+        };
+        self.objects.values().filter(is_urgent).count() as u64
     }
 
     /// The names of streams with work that touches some addresses.

@@ -66,6 +66,9 @@ unsafe extern "C" fn fake_cuda_get(device: c_int, key: *const c_char, value: *mu
 }
 
 fn get(world: &World, device: usize, key: &str) -> Option<u64> {
+    if key == "urgent_streams" {
+        return Some(world.urgent_streams(device));
+    }
     let device = &world.devices[device];
     match key.split_once('.') {
         Some(("calls", symbol)) => Some(device.counts.get(plain(symbol)).copied().unwrap_or(0)),

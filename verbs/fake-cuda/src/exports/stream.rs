@@ -1,11 +1,11 @@
 //! Streams and events.
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 
 use super::{put, supported, valid};
 use crate::code::{self, Code, Outcome};
 use crate::settings::attribute;
-use crate::stream::{Condition, Event, Stream, Word, Work};
+use crate::stream::{Condition, Event, GREATEST_PRIORITY, Stream, Word, Work};
 use crate::world::{Needs, State, call};
 
 #[unsafe(no_mangle)]
@@ -15,6 +15,34 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut u64, flags: c_uint) -> Code {
         let handle = world.add(device, State::Stream(Stream::new(flags & NON_BLOCKING == 0)));
         // SAFETY: the caller's.
         unsafe { put(stream, handle) }
+    })
+}
+
+/// What lies outside of the range is taken for its ends, as the driver does.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, flags: c_uint, priority: c_int) -> Code {
+    call("cuStreamCreateWithPriority", Needs::Context, |world, device| {
+        valid(flags <= NON_BLOCKING && !stream.is_null())?;
+        let priority = priority.clamp(GREATEST_PRIORITY, 0);
+        let mut made = Stream::new(flags & NON_BLOCKING == 0);
+        made.priority = priority;
+        let handle = world.add(device, State::Stream(made));
+        // SAFETY: the caller's.
+        unsafe { put(stream, handle) }
+    })
+}
+
+/// Either may be null.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Code {
+    call("cuCtxGetStreamPriorityRange", Needs::Context, |_, _| {
+        for (place, value) in [(least, 0), (greatest, GREATEST_PRIORITY)] {
+            if !place.is_null() {
+                // SAFETY: the caller's.
+                unsafe { put(place, value)? };
+            }
+        }
+        Ok(())
     })
 }
 

@@ -95,7 +95,8 @@ functions! {
     cuMemcpyAsync(u64, u64, usize, Object);
     cuMemcpyPeerAsync(u64, Object, u64, Object, usize, Object);
     cuMemsetD8Async(u64, u8, usize, Object);
-    cuStreamCreate(*mut Object, c_uint);
+    cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
+    cuStreamCreateWithPriority(*mut Object, c_uint, c_int);
     cuStreamSynchronize(Object);
     cuStreamWaitValue32_v2(Object, u64, c_uint, c_uint);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);

@@ -250,11 +250,12 @@ calls! {
         cu!(cuMemsetD8Async(to, value, len, stream.0))
     }
 
-    /// A stream that does not wait for the default one.
+    /// A stream that does not wait for the default one, whose work comes before that of others where the device has not room for all.
     unsafe fn create_stream() -> Handle {
-        let mut stream = std::ptr::null_mut();
+        let (mut stream, mut greatest) = (std::ptr::null_mut(), 0);
+        cu!(cuCtxGetStreamPriorityRange(std::ptr::null_mut(), &mut greatest))?;
         // CU_STREAM_NON_BLOCKING
-        cu!(cuStreamCreate(&mut stream, 1))?;
+        cu!(cuStreamCreateWithPriority(&mut stream, 1, greatest))?;
         Ok(Handle(stream))
     }
 
