@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::{File, finish, qpair, rows, stderr, stdout};
+use common::{File, QPAIR, finish, qpair, rows, stderr, stdout};
 use serde_json::Value;
 
 /// The command, with that driver.
@@ -79,6 +79,37 @@ fn a_benchmark_keeps_its_vectors_on_a_gpu() {
     let rows =
         rows(&run(&["bench", "all-reduce", "--gpu", "-n", "2", "-b", "64", "-e", "1K", "--iters", "2", "--json"]));
     assert!(!rows.is_empty() && rows.iter().all(|row| row["gpu"] == true && row["wrong"] == 0), "{rows:?}");
+}
+
+/// Two GPUs, where the driver in memory has its first two.
+const TWO: &str = r#"<system version="1">
+  <cpu numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:01:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="0" sm="90" rank="0" gdr="1"/>
+    </pci>
+    <pci busid="0000:02:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="1" sm="90" rank="1" gdr="1"/>
+    </pci>
+  </cpu>
+</system>
+"#;
+
+#[test]
+fn ranks_that_see_their_own_gpu_alone_go_by_slots_and_say_what_to_do() {
+    let machine = File::with("two.xml", TWO);
+    // The GPU that a rank does not see is still that of its local rank where it sees all.
+    for (visible, by_slots) in [("$LOCAL_RANK", true), ("0,1", false)] {
+        let bench = format!(
+            "CUDA_VISIBLE_DEVICES={visible} exec {QPAIR} bench all-reduce --gpu -b 64 -e 1M -f 128 --iters 2 --json"
+        );
+        let mut command = on_gpu(&["launch", "-n", "2", "--", "sh", "-c", &bench]);
+        command.env("QPAIR_TOPOLOGY", machine.path()).env("RUST_LOG", "qpair=info").env("FAKE_CUDA_DEVICES", "2");
+        let output = finish(command);
+        let (text, log) = (stdout(&output), stderr(&output));
+        assert!(output.status.success() && text.contains("\"wrong\":0"), "{text} {log}");
+        let why = "by slots of pinned memory, as rank 0 does not see the GPUs of all ranks on its host: make all GPUs";
+        assert_eq!(log.contains(why), by_slots, "{visible}: {log}");
+    }
 }
 
 #[test]

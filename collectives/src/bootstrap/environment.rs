@@ -9,7 +9,7 @@ use super::launchers::{self, Variables};
 use super::meeting::{Hosting, Meeting, Settled};
 use super::message::{Listening, Member, Whereabouts};
 use super::overrides::Overrides;
-use super::seating::{own_gpu, seating};
+use super::seating::{misses_gpus, own_gpu, seating};
 use super::server::{Descriptors, Server, Terms};
 use super::stand_in::StandIns;
 use super::watch::Watch;
@@ -216,6 +216,9 @@ impl Environment {
                 return Err(error);
             }
         };
+        if misses_gpus(self.rank, &members) {
+            net.stage_unseen();
+        }
         let mut own = net.listening();
         let stand_ins = StandIns::new(ranks, &members, ip, token, key);
         own.stand_in_port = stand_ins.port();

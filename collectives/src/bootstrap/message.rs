@@ -137,14 +137,23 @@ pub(crate) enum Staging {
     Neighbour,
     /// The device does not reach the memory of each GPU, or what it writes there would have to be read back.
     Unreached,
+    /// Its process does not see a GPU of another's on its node, whose memory the software device would map.
+    Unseen,
 }
 
 impl Staging {
+    /// What can be done about GPUs that are not seen.
+    pub(crate) const UNSEEN: &str = "make all GPUs of the host visible to each process (CUDA_VISIBLE_DEVICES), and have it take the \
+                                     one of its local rank";
+
     /// What it is that a rank has, for people.
     pub(crate) fn words(self, rank: usize) -> String {
         match self {
             Staging::Asked => format!("as QPAIR_GPU_STAGING=1 says at rank {rank}"),
             Staging::Neighbour => format!("as the NIC of rank {rank} is another GPU's"),
+            Staging::Unseen => {
+                format!("as rank {rank} does not see the GPUs of all ranks on its host: {}", Staging::UNSEEN)
+            }
             Staging::Unreached => format!(
                 "as the device of rank {rank} does not reach that of each of its GPUs, or not so that they see what it writes"
             ),

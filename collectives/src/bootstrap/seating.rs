@@ -27,26 +27,46 @@ pub(super) fn own_gpu(local_rank: Option<u32>) -> Option<PciAddress> {
     if !has_some {
         return None;
     }
-    let machine = Machine::this().ok()?;
-    let gpus: Vec<PciAddress> = machine.gpus().iter().map(|gpu| gpu.address).collect();
-    gpu_of(local_rank.map(|rank| rank as usize), gpus, |name| env::var(name).ok())
+    gpu_of(local_rank.map(|rank| rank as usize), all_gpus()?, |name| env::var(name).ok())
+}
+
+/// True if a rank of the same node has a GPU that this process does not see, as far as the environment tells: it can not map that
+/// one's memory.
+pub(super) fn misses_gpus(rank: u32, all: &[Whereabouts]) -> bool {
+    let Some(own) = all.get(rank as usize) else { return false };
+    let others = all.iter().filter(|other| other.node == own.node).filter_map(|other| other.gpu);
+    let mut others = others.filter(|&gpu| own.gpu.is_some_and(|own| own != gpu)).peekable();
+    // Not asked for nothing.
+    let seen = others.peek().and_then(|_| seen_of(all_gpus()?, |name| env::var(name).ok()));
+    seen.is_some_and(|seen| others.any(|gpu| !seen.contains(&gpu)))
+}
+
+/// The GPUs of this machine, in the order in which they are numbered.
+fn all_gpus() -> Option<Vec<PciAddress>> {
+    Some(Machine::this().ok()?.gpus().iter().map(|gpu| gpu.address).collect())
 }
 
 fn gpu_of(
     local_rank: Option<usize>,
-    mut gpus: Vec<PciAddress>,
+    gpus: Vec<PciAddress>,
     variable: impl Fn(&'static str) -> Option<String>,
 ) -> Option<PciAddress> {
+    let gpus = seen_of(gpus, variable)?;
+    match gpus[..] {
+        [only] => Some(only),
+        _ => gpus.get(local_rank?).copied(),
+    }
+}
+
+/// Those of all GPUs that a process with these variables sees; `None` if they are not understood.
+fn seen_of(mut gpus: Vec<PciAddress>, variable: impl Fn(&'static str) -> Option<String>) -> Option<Vec<PciAddress>> {
     // Each counts within what the one before leaves.
     for list in VISIBLE.iter().filter_map(|names| names.iter().find_map(|&name| variable(name))) {
         let numbers: Result<Vec<usize>, _> = list.split(',').map(|number| number.trim().parse::<usize>()).collect();
         // By their UUIDs, for instance, which are not known here.
         gpus = numbers.ok()?.into_iter().map(|number| gpus.get(number).copied()).collect::<Option<_>>()?;
     }
-    match gpus[..] {
-        [only] => Some(only),
-        _ => gpus.get(local_rank?).copied(),
-    }
+    Some(gpus)
 }
 
 /// What tells the GPUs that a process may use; of each line the first that is set.

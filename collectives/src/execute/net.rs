@@ -212,6 +212,14 @@ impl Net {
         }
     }
 
+    /// Some rank of its node has a GPU that this process does not see: on the software device, which would map that one's memory,
+    /// messages of GPUs go by memory of the processor.
+    pub(crate) fn stage_unseen(&mut self) {
+        if self.is_software() {
+            self.slots.stage_unseen();
+        }
+    }
+
     /// Why messages of GPUs go by memory that the device reaches, if this rank has a reason.
     pub(crate) fn staging(&self) -> Option<Staging> {
         self.slots.reason()

@@ -55,6 +55,14 @@ impl Slots {
         Slots { memory, reason, gpus: Vec::new() }
     }
 
+    /// This process does not see a GPU of a peer's. None were made yet.
+    pub(super) fn stage_unseen(&mut self) {
+        if self.reason.is_none() {
+            tracing::warn!("messages of GPUs go by pinned memory: {}", Staging::UNSEEN);
+            (self.memory, self.reason) = (Of::Processor, Some(Staging::Unseen));
+        }
+    }
+
     /// Why this rank has them, if not for others.
     pub(super) fn reason(&self) -> Option<Staging> {
         self.reason
