@@ -3,7 +3,7 @@
 use qpair::verbs::Device;
 
 use super::super::finding::{Finding, Section, Severity};
-use super::super::system::{Netdev, Oddity, Port, RdmaDevice, System, WorkerDevice};
+use super::super::system::{Netdev, Oddity, Port, RdmaDevice, System, WorkerDevice, gigatransfers};
 
 /// Whether there are devices, and what keeps them from carrying data.
 pub fn check(system: &System) -> Vec<Finding> {
@@ -216,7 +216,7 @@ fn infiniband_down(finding: Finding, port: &Port) -> Finding {
 fn pci_link(device: &RdmaDevice) -> Option<Finding> {
     let (now, best) = (device.link.now.as_ref()?, device.link.best.as_ref()?);
     let words = |(lanes, speed): &(u32, String)| format!("x{lanes} at {speed}");
-    let rate = |speed: &str| speed.split_whitespace().next().and_then(|rate| rate.parse::<f64>().ok()).unwrap_or(0.0);
+    let rate = |speed: &str| gigatransfers(speed).unwrap_or(0.0);
     let of = Section::Devices;
     if now.0 >= best.0 && rate(&now.1) >= rate(&best.1) {
         return Some(Finding::ok(of, "pci-link", format!("its PCI link is {}", words(now))).on(&device.name));

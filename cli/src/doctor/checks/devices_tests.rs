@@ -175,6 +175,18 @@ fn a_narrow_slot_is_told() {
 }
 
 #[test]
+fn a_virtual_function_is_in_no_narrow_slot() {
+    let fixture = Fixture::rxe_host();
+    fixture.hardware("mlx5_2", "mlx5_core", "0000:01:00.2");
+    let at = "sys/devices/pci0000:00/0000:01:00.2";
+    fixture.file(&format!("{at}/current_link_width"), "0\n").file(&format!("{at}/max_link_width"), "16\n");
+    fixture.file(&format!("{at}/current_link_speed"), "Unknown\n");
+    fixture.file(&format!("{at}/max_link_speed"), "32.0 GT/s PCIe\n");
+    let findings = check(&fixture.system());
+    assert!(findings.iter().all(|finding| finding.check != "pci-link"), "{findings:?}");
+}
+
+#[test]
 fn nonsense_in_sysfs_is_a_finding() {
     let fixture = Fixture::rxe_host();
     let findings = check(&fixture.file("sys/class/infiniband/rxe0/ports/1/state", "99999999999: ?\n").system());

@@ -27,7 +27,7 @@ pub use library::{Library, LibraryFile, RDMA_CORE_FEATURES};
 pub use machine::{Machine, Memory};
 pub use netdev::{Address, Netdev};
 pub use pci::PciFunction;
-pub use rdma::{DeviceFile, GidKind, GidRow, Port, RdmaDevice};
+pub use rdma::{DeviceFile, GidKind, GidRow, Port, RdmaDevice, gigatransfers};
 pub use root::{Oddity, Root};
 pub use user::{CAP_IPC_LOCK, CAP_SYS_PTRACE, Limit, Limits, User};
 pub use verbs::{OpenPort, OpenedDevice};

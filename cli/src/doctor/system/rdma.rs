@@ -47,6 +47,11 @@ pub struct PciLink {
     pub best: Option<(u32, String)>,
 }
 
+/// The number in the speed of a link, such as `16.0 GT/s PCIe`; `None` if there is none, as in `Unknown`.
+pub fn gigatransfers(speed: &str) -> Option<f64> {
+    speed.split_whitespace().next()?.parse().ok().filter(|rate: &f64| rate.is_finite())
+}
+
 /// A port of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
@@ -205,8 +210,12 @@ fn device(root: &Root, name: String, uverbs: &[(String, String)]) -> RdmaDevice 
     }
 }
 
+/// A link as the system tells it. Virtual functions and many devices that were passed through show no lanes, or 255, and no
+/// speed: nothing is known of those.
 fn link(root: &Root, prefix: &str) -> Option<(u32, String)> {
-    Some((root.number(&format!("{prefix}_link_width"))?, root.line(&format!("{prefix}_link_speed"))?))
+    let width = root.number(&format!("{prefix}_link_width")).filter(|width| (1..=32).contains(width))?;
+    let speed = root.line(&format!("{prefix}_link_speed")).filter(|speed| gigatransfers(speed).is_some())?;
+    Some((width, speed))
 }
 
 fn port(root: &Root, device: &str, number: u32, parent: Option<&str>) -> Port {
@@ -352,6 +361,23 @@ mod tests {
         assert_eq!((device.provider(), device.pci.as_deref()), (Some("mlx5"), Some("0000:c1:00.0")));
         assert_eq!((device.numa_node, device.ports[0].netdev.as_deref()), (Some(1), Some("ens1")));
         assert_eq!(device.link, PciLink { now: Some((8, "16.0 GT/s PCIe".to_owned())), best: None });
+    }
+
+    #[test]
+    fn a_link_that_is_not_told_is_not_known() {
+        let link_of = |width: &str, speed: &str| {
+            let fixture = Fixture::new();
+            fixture.hardware("mlx5_2", "mlx5_core", "0000:c1:00.2");
+            let at = "sys/class/infiniband/mlx5_2/device";
+            fixture.file(&format!("{at}/current_link_width"), width).file(&format!("{at}/current_link_speed"), speed);
+            devices(&Root::new(fixture.path()))[0].link.now.clone()
+        };
+        let speed = "32.0 GT/s PCIe";
+        assert_eq!(link_of("16\n", speed), Some((16, speed.to_owned())));
+        for width in ["0\n", "255\n"] {
+            assert_eq!(link_of(width, speed), None, "{width}");
+        }
+        assert_eq!(link_of("16\n", "Unknown\n"), None);
     }
 
     #[test]
