@@ -68,8 +68,8 @@ impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Iommu => f.write_str(
-                "the IOMMU translates what devices do, which slows GPUDirect; let it pass by iommu=pt in the kernel's command \
-                 line, unless virtual machines need it",
+                "the IOMMU translates what devices do, which slows GPUDirect; let it pass by iommu.passthrough=1 in the \
+                 kernel's command line, unless virtual machines need it",
             ),
             Self::AccessControl(bridges) => {
                 let names: Vec<String> = bridges.iter().map(ToString::to_string).collect();
@@ -112,7 +112,7 @@ mod tests {
         let hints = machine([true, true], true).hints();
         let ports = ["0000:02:00.0", "0000:02:01.0"].map(|address| address.parse().unwrap());
         assert_eq!(hints, [Hint::Iommu, Hint::AccessControl(ports.to_vec())]);
-        assert!(hints[0].to_string().contains("iommu=pt"));
+        assert!(hints[0].to_string().contains("iommu.passthrough=1"));
         let text = hints[1].to_string();
         assert!(
             text.contains("at 0000:02:00.0, 0000:02:01.0; ") && text.matches("setpci -s 0000:02:0").count() == 2,

@@ -1,7 +1,9 @@
-//! The kernel's part: modules, and who sees devices.
+//! The kernel's part: modules, who sees devices, and the IOMMU.
+
+use qpair::topology::Hint;
 
 use super::super::finding::{Finding, Section};
-use super::super::system::System;
+use super::super::system::{RdmaDevice, System};
 
 /// What the kernel lets processes do.
 pub fn check(system: &System) -> Vec<Finding> {
@@ -56,22 +58,37 @@ fn exclusive_namespaces(system: &System) -> Option<Finding> {
     }
 }
 
-/// A device whose addresses are translated pays for it at each registration and transfer.
+/// A device whose addresses are translated pays for it at each registration and transfer. That of an RDMA device is told, and
+/// where there is none that of GPUs: one setting mends both.
 fn iommu(system: &System) -> Option<Finding> {
-    let translated = |mode: &str| mode.starts_with("DMA");
-    let device = system.devices.iter().find(|device| device.iommu.as_deref().is_some_and(translated))?;
-    let line = &system.kernel.command_line;
-    let passes = line.split_whitespace().any(|word| matches!(word, "iommu=pt" | "iommu.passthrough=1"));
-    let mode = device.iommu.as_deref().unwrap_or_default();
-    let finding = Finding::note(Section::Kernel, "iommu", format!("its addresses go through the IOMMU ({mode})"))
-        .on(&device.name)
-        .because("Registering memory and transfers to GPUs are slower than with pass-through.");
-    Some(if passes {
+    let of = Section::Kernel;
+    let mode_of = |device: &RdmaDevice| device.iommu.clone().filter(|mode| mode.starts_with("DMA"));
+    let translated = system.devices.iter().find_map(|device| Some((device, mode_of(device)?)));
+    let finding = match translated {
+        Some((device, mode)) => Finding::note(of, "iommu", format!("its addresses go through the IOMMU ({mode})"))
+            .on(&device.name)
+            .because("Registering memory and transfers to GPUs are slower than with pass-through."),
+        None if system.hints.contains(&Hint::Iommu) => {
+            Finding::note(of, "iommu", "an IOMMU translates what devices do")
+                .because("Transfers between NICs and GPUs pass the processor, and are slower.")
+        }
+        None => return None,
+    };
+    Some(if asks_for_pass_through(&system.kernel.command_line, IS_X86) {
         finding.fix("the command line asks for pass-through; see why it was refused", ["dmesg | grep -i iommu"])
     } else {
-        finding.fix("on the kernel's command line (GRUB_CMDLINE_LINUX), unless virtual machines need it", ["iommu=pt"])
+        let place = "on the kernel's command line (GRUB_CMDLINE_LINUX), unless virtual machines need it";
+        finding.fix(place, [PASS_THROUGH])
     })
 }
+
+/// Other processors do not know the word `iommu=pt`, and pass over it.
+fn asks_for_pass_through(command_line: &str, is_x86: bool) -> bool {
+    command_line.split_whitespace().any(|word| word == PASS_THROUGH || is_x86 && word == "iommu=pt")
+}
+
+const PASS_THROUGH: &str = "iommu.passthrough=1";
+const IS_X86: bool = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
 
 #[cfg(test)]
 mod tests {
@@ -114,8 +131,29 @@ mod tests {
         let mut system = fixture.system();
         let findings = check(&system);
         assert_eq!(only(&findings, "iommu").subject.as_deref(), Some("mlx5_0"));
-        assert!(fixes(only(&findings, "iommu")).contains("| iommu=pt"));
-        system.kernel.command_line = "quiet iommu=pt".to_owned();
+        assert!(fixes(only(&findings, "iommu")).contains("| iommu.passthrough=1"));
+        system.kernel.command_line = "quiet iommu.passthrough=1".to_owned();
         assert!(fixes(only(&check(&system), "iommu")).contains("dmesg"));
+    }
+
+    #[test]
+    fn pass_through_by_x86s_word_is_x86s_alone() {
+        let asks = |line| [true, false].map(|is_x86| asks_for_pass_through(line, is_x86));
+        assert_eq!(asks("quiet iommu=pt"), [true, false]);
+        assert_eq!(asks("iommu.passthrough=1 quiet"), [true, true]);
+        assert_eq!(asks("quiet iommu.passthrough=0 amd_iommu=pt"), [false, false]);
+    }
+
+    #[test]
+    fn translation_is_told_once_for_nics_and_gpus() {
+        let fixture = Fixture::rxe_host();
+        let mut system = fixture.system();
+        system.hints = vec![Hint::Iommu];
+        let findings = check(&system);
+        assert_eq!(only(&findings, "iommu").message, "an IOMMU translates what devices do");
+        system.devices[0].iommu = Some("DMA".to_owned());
+        let findings = check(&system);
+        assert_eq!(only(&findings, "iommu").subject.as_deref(), Some("rxe0"));
+        assert!(super::super::machine::check(&system).iter().all(|finding| finding.check != "iommu"));
     }
 }

@@ -7,14 +7,7 @@ use super::super::system::{CAP_SYS_PTRACE, System};
 
 /// What slows transfers down, or forbids ways of making them.
 pub fn check(system: &System) -> Vec<Finding> {
-    let found = [
-        container(system),
-        ptrace(system),
-        governor(system),
-        numa_balancing(system),
-        iommu(system),
-        access_control(system),
-    ];
+    let found = [container(system), ptrace(system), governor(system), numa_balancing(system), access_control(system)];
     found.into_iter().flatten().collect()
 }
 
@@ -71,14 +64,6 @@ fn numa_balancing(system: &System) -> Option<Finding> {
         Finding::note(Section::Machine, "numa-balancing", "the kernel moves pages between NUMA nodes by itself")
             .because("It makes pages fault to see who uses them, which shows as latency.")
             .fix("as root, where ranks are bound to CPUs", ["sysctl kernel.numa_balancing=0"])
-    })
-}
-
-fn iommu(system: &System) -> Option<Finding> {
-    system.hints.contains(&Hint::Iommu).then(|| {
-        Finding::note(Section::Machine, "iommu", "an IOMMU translates what devices do")
-            .because("Transfers between NICs and GPUs pass the processor, and are slower.")
-            .fix("in the kernel's command line, unless virtual machines need it", ["iommu=pt"])
     })
 }
 
@@ -175,9 +160,8 @@ mod tests {
         let port = "0000:02:00.0".parse().expect("an address");
         assert_eq!(system.hints, [Hint::AccessControl(vec![port])]);
         let bridges = ["0000:02:00.0", "0000:02:01.0"].map(|address| address.parse().expect("an address"));
-        system.hints = vec![Hint::Iommu, Hint::AccessControl(bridges.to_vec())];
+        system.hints = vec![Hint::AccessControl(bridges.to_vec())];
         let findings = check(&system);
-        assert!(fixes(only(&findings, "iommu")).contains("iommu=pt"));
         let fixes = fixes(only(&findings, "acs"));
         assert!(
             bridges.iter().all(|bridge| fixes.contains(&format!("setpci -s {bridge} ECAP_ACS+6.w=0000"))),
