@@ -286,6 +286,31 @@ fn rates_that_are_not_known_are_not_told_as_if_they_were() {
 }
 
 #[test]
+fn a_nic_of_which_nothing_tells_the_rate_is_for_those_that_have_no_other() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/json/nvlink.json");
+    let machine = Machine::load(file).unwrap();
+    let choice = Selection::of(&machine).choose().unwrap();
+    // One of its NICs, usnic&0, has no PCI device and no rate of its port.
+    let unknown = machine.nics().iter().position(|nic| nic.name == "usnic&0").unwrap();
+    let assignments = choice.assignments();
+    assert!(
+        assignments.iter().all(|a| a.rails.iter().all(|rail| usize::from(rail.nic.0) != unknown)),
+        "{assignments:?}"
+    );
+    let text = choice.explain().to_string();
+    assert!(!text.contains("unlimited") && !text.contains("10000 GB/s"), "{text}");
+    let line = "  usnic&0: PHB, at a rate that is not known: its rate is not known, and that of another is\n";
+    assert!(text.contains(line), "{text}");
+
+    let mut parts = machine.description().clone();
+    parts.nics.retain(|nic| nic.name == "usnic&0");
+    let machine = parts.build();
+    let choice = Selection::of(&machine).choose().unwrap();
+    let reason = &choice.of(CpuId(0)).unwrap().reason;
+    assert!(reason.starts_with("usnic&0 (PHB, shared with NUMA 1), at a rate that is not known"), "{reason}");
+}
+
+#[test]
 fn a_nic_that_many_share_names_some_of_them() {
     let mut machine = Machine::builder();
     for numa in 0..8 {

@@ -45,6 +45,8 @@ pub enum Verdict {
     VirtualFunctionOf(NicId),
     /// It is the software device, and there is a NIC.
     Software,
+    /// Nothing tells how fast it is, and of another NIC it is known.
+    RateUnknown,
     /// GPUDirect can not be used on this way, and can on others.
     NotDirect,
 }
@@ -59,6 +61,7 @@ impl fmt::Display for Verdict {
             Self::Down => f.write_str("no port is active"),
             Self::VirtualFunctionOf(nic) => write!(f, "a virtual function of NIC {}, which is here too", nic.0),
             Self::Software => f.write_str("software, and there is a NIC"),
+            Self::RateUnknown => f.write_str("its rate is not known, and that of another is"),
             Self::NotDirect => f.write_str("no GPUDirect on this way, and others have it"),
         }
     }
@@ -197,9 +200,24 @@ fn judge(machine: &Machine, list: &mut [Candidate], pins: Option<&[NicId]>, allo
             candidate.verdict = Verdict::Software;
         }
     }
+    if pins.is_none() {
+        leave_unknown_rates(machine, list);
+    }
     if list.iter().any(|candidate| may(candidate) && candidate.gpu_direct) && pins.is_none() {
         for candidate in list.iter_mut().filter(|c| may(c) && !c.gpu_direct) {
             candidate.verdict = Verdict::NotDirect;
+        }
+    }
+}
+
+/// A NIC that neither its ports nor its own link bound would count as faster than all others: it is for those that have no
+/// other.
+fn leave_unknown_rates(machine: &Machine, list: &mut [Candidate]) {
+    let may = |candidate: &Candidate| matches!(candidate.verdict, Verdict::NotChosen(_));
+    let known = |nic: NicId| machine.links_of(nic).any(|link| !link.bandwidth.is_unlimited());
+    if list.iter().any(|candidate| may(candidate) && known(candidate.nic)) {
+        for candidate in list.iter_mut().filter(|candidate| may(candidate) && !known(candidate.nic)) {
+            candidate.verdict = Verdict::RateUnknown;
         }
     }
 }

@@ -37,9 +37,13 @@ impl fmt::Display for Explanation<'_> {
             for candidate in &assignment.candidates {
                 let via = candidate.via.map(|gpu| format!(" over {}", self.label(gpu))).unwrap_or_default();
                 let staged = if candidate.gpu_direct { "" } else { ", through host memory" };
-                let (class, limit, verdict) = (candidate.path.class, candidate.limit, &candidate.verdict);
+                let (class, verdict) = (candidate.path.class, &candidate.verdict);
+                let limit = match candidate.limit {
+                    unknown if unknown.is_unlimited() => UNKNOWN_RATE.to_owned(),
+                    limit => format!("at most {limit}"),
+                };
                 let nic = self.label(candidate.nic);
-                writeln!(f, "  {nic}{via}: {class}, at most {limit}{staged}: {verdict}")?;
+                writeln!(f, "  {nic}{via}: {class}, {limit}{staged}: {verdict}")?;
             }
         }
         if self.proven.gpus && self.proven.cpus { Ok(()) } else { writeln!(f, "\n{}", self.proven) }
@@ -124,15 +128,20 @@ fn rate(machine: &Machine, assignment: &Assignment) -> String {
     let links = |rail: &Rail| {
         rail.path.hops.iter().all(|hop| !matches!(hop.link.kind, LinkKind::Pcie(pcie) if !pcie.is_known()))
     };
+    let chosen = || assignment.candidates.iter().filter(|candidate| candidate.verdict == Verdict::Chosen);
+    if chosen().any(|candidate| candidate.limit.is_unlimited()) {
+        return UNKNOWN_RATE.to_owned();
+    }
     if assignment.rails.iter().all(|rail| port(rail) && links(rail)) {
         assignment.bandwidth.to_string()
     } else if assignment.rails.iter().all(|rail| port(rail) || links(rail)) {
         format!("at most {}", assignment.bandwidth)
     } else {
-        "at a rate that is not known".to_owned()
+        UNKNOWN_RATE.to_owned()
     }
 }
 
+const UNKNOWN_RATE: &str = "at a rate that is not known";
 /// Others that a NIC is shared with are named up to this many.
 const NAMED: usize = 4;
 
@@ -152,6 +161,8 @@ fn because(assignment: &Assignment, users: &BTreeMap<NicId, Vec<Consumer>>) -> &
     } else if nics.len() == 1 {
         if software() && assignment.candidates.iter().any(|c| c.verdict == Verdict::NotDirect) {
             "only there GPUDirect can be used"
+        } else if assignment.candidates.iter().any(|c| c.verdict == Verdict::RateUnknown) {
+            "of the others it is not known how fast they are"
         } else {
             "there is no other that can be used"
         }
