@@ -14,6 +14,7 @@ mod row;
 mod scalar;
 mod sizes;
 mod sweep;
+mod ticks;
 mod vectors;
 mod wanted;
 mod workload;

@@ -3,11 +3,18 @@
 use std::error::Error;
 use std::ops::Range;
 
-use plotters::prelude::*;
+use plotters::coord::Shift;
+use plotters::coord::combinators::BindKeyPoints;
+use plotters::element::ComposedElement;
+use plotters::prelude::{
+    BLACK, ChartBuilder, Circle, Color, DashedLineSeries, DrawingArea, DrawingBackend, EmptyElement, IntoDrawingArea,
+    IntoFont, IntoLogRange, LineSeries, PathElement, Polygon, RGBColor, SVGBackend, Text, WHITE,
+};
 
 use super::measure::Point;
 use super::operation::{Placement, op_name};
 use super::row::{Row, bytes};
+use super::ticks;
 use super::workload::Workload;
 use crate::size::Size;
 
@@ -16,10 +23,15 @@ use crate::size::Size;
 struct Line {
     label: String,
     color: RGBColor,
+    /// The outline of its points.
+    shape: &'static [Pixel],
     dashed: bool,
     /// Size in bytes, and busbw in GB/s.
     points: Vec<(f64, f64)>,
 }
+
+/// Right and down from a point.
+type Pixel = (i32, i32);
 
 /// The measurements of all sizes as SVG.
 ///
@@ -32,7 +44,8 @@ pub fn draw(title: &str, sizes: &[Vec<Point>], workload: &Workload, ranks: usize
         return Err("there is nothing to draw".to_owned());
     }
     let mut svg = String::new();
-    let drawn = page(&mut svg, title, &lines, &chosen(sizes, workload, ranks), workload);
+    let words = Words { title, formula: workload.operation.bus().formula() };
+    let drawn = page(&mut svg, &words, &lines, &chosen(sizes, workload, ranks));
     drawn.map_err(|error| error.to_string())?;
     Ok(svg)
 }
@@ -61,6 +74,7 @@ fn lines(sizes: &[Vec<Point>], workload: &Workload, ranks: usize) -> Vec<Line> {
                 lines.push(Line {
                     label: parts.join(", "),
                     color: COLORS[color % COLORS.len()],
+                    shape: SHAPES[color / COLORS.len() % SHAPES.len()],
                     dashed: placement == Placement::InPlace && workload.placements.len() > 1,
                     points: points.filter(|&(_, busbw)| busbw > 0.0).collect(),
                 });
@@ -85,32 +99,38 @@ fn at(point: &Point, workload: &Workload, ranks: usize) -> (f64, f64) {
     (bytes(point, workload.operation, ranks) as f64, busbw)
 }
 
-fn page(
-    svg: &mut String,
-    title: &str,
-    lines: &[Line],
-    chosen: &[(f64, f64)],
-    workload: &Workload,
-) -> Result<(), Box<dyn Error>> {
-    let page = SVGBackend::with_string(svg, (1100, 640)).into_drawing_area();
+/// What a picture says beside its lines.
+struct Words<'a> {
+    title: &'a str,
+    /// How busbw is reckoned.
+    formula: &'a str,
+}
+
+fn page(svg: &mut String, words: &Words<'_>, lines: &[Line], chosen: &[(f64, f64)]) -> Result<(), Box<dyn Error>> {
+    let legend = Legend::of(lines, !chosen.is_empty());
+    let page = SVGBackend::with_string(svg, (PLOT + legend.width(), HEIGHT)).into_drawing_area();
     page.fill(&WHITE)?;
-    let page = page.margin(8, 8, 8, 8).titled(&format!("qpair {title}"), ("sans-serif", 22))?;
-    // The legend has a column of its own: lines go everywhere.
-    let (left, right) = page.split_horizontally(1100 - LEGEND);
+    let page = page.margin(8, 8, 8, 8).titled(&format!("qpair {}", words.title), ("sans-serif", 22))?;
+    // The legend has columns of its own: lines go everywhere.
+    let (left, right) = page.split_horizontally(PLOT);
     let all = || lines.iter().flat_map(|line| &line.points);
     let (x, y) = (span(all().map(|point| point.0)), span(all().map(|point| point.1)));
+    let mut sizes: Vec<f64> = all().map(|point| point.0).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    let x_ticks = ticks::of_sizes(&sizes, &x, f64::from(PLOT - Y_LABELS - 2 * MARGIN));
+    let y_ticks = ticks::of_values(&y);
     let mut chart = ChartBuilder::on(&left)
-        .margin(12)
+        .margin(MARGIN)
         .x_label_area_size(44)
-        .y_label_area_size(76)
-        .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
+        .y_label_area_size(Y_LABELS)
+        .build_cartesian_2d(x.log_scale().with_key_points(x_ticks), y.log_scale().with_key_points(y_ticks))?;
     chart
         .configure_mesh()
         .x_desc("size (B)")
-        .y_desc(workload.operation.bus().formula().replacen("busbw", "busbw (GB/s)", 1))
-        .x_labels(14)
+        .y_desc(words.formula.replacen("busbw", "busbw (GB/s)", 1))
         .x_label_formatter(&|size| Size(size.round() as u64).to_string())
-        .y_label_formatter(&|busbw| format!("{busbw}"))
+        .y_label_formatter(&|busbw| ticks::three_digits(*busbw))
         .label_style(("sans-serif", 14))
         .axis_desc_style(("sans-serif", 16))
         .light_line_style(RGBColor(240, 240, 240))
@@ -123,41 +143,66 @@ fn page(
         } else {
             chart.draw_series(LineSeries::new(points.clone(), style))?;
         }
-        let fill = if line.dashed { WHITE.filled() } else { line.color.filled() };
-        chart.draw_series(points.clone().map(|point| Circle::new(point, 3, fill)))?;
-        chart.draw_series(points.map(|point| Circle::new(point, 3, line.color.stroke_width(1))))?;
+        chart.draw_series(points.map(|point| marker(line, point)))?;
     }
     chart.draw_series(chosen.iter().map(|&point| Circle::new(point, 7, BLACK.stroke_width(1))))?;
-    legend(&right, lines, !chosen.is_empty())
+    legend.draw(&right)
 }
 
-/// Labels beside samples of their lines.
-fn legend(
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    lines: &[Line],
-    chosen: bool,
-) -> Result<(), Box<dyn Error>> {
-    let text = ("sans-serif", 14).into_font();
-    let room = 560 / (lines.len() as i32 + 1).max(1);
-    let step = room.clamp(9, 22);
-    let row = |at: usize| 24 + at as i32 * step;
-    for (at, line) in lines.iter().enumerate() {
-        let (y, style) = (row(at), line.color.stroke_width(2));
-        let dash = |from, to| PathElement::new([(from, y), (to, y)], style);
-        if line.dashed {
-            area.draw(&dash(0, 10))?;
-            area.draw(&dash(18, 28))?;
-        } else {
-            area.draw(&dash(0, 28))?;
+/// The point of a line: filled, unless the line is dashed.
+fn marker<At, DB: DrawingBackend>(line: &Line, at: At) -> ComposedElement<At, DB, Polygon<Pixel>, PathElement<Pixel>> {
+    let fill = if line.dashed { WHITE.filled() } else { line.color.filled() };
+    let outline: Vec<Pixel> = line.shape.iter().chain(line.shape.first()).copied().collect();
+    EmptyElement::at(at) + Polygon::new(line.shape, fill) + PathElement::new(outline, line.color.stroke_width(1))
+}
+
+/// Labels beside samples of their lines, in columns.
+struct Legend<'a> {
+    lines: &'a [Line],
+    /// Whether some points are those that the automatic choice takes.
+    has_chosen: bool,
+}
+
+impl<'a> Legend<'a> {
+    fn of(lines: &'a [Line], has_chosen: bool) -> Self {
+        Self { lines, has_chosen }
+    }
+
+    /// The width of all columns in pixels.
+    fn width(&self) -> u32 {
+        let rows = self.lines.len() + usize::from(self.has_chosen);
+        rows.div_ceil(ROWS) as u32 * self.column() + 2 * MARGIN
+    }
+
+    /// That of a column: a sample, the longest label, and a gap.
+    fn column(&self) -> u32 {
+        let labels = self.lines.iter().map(|line| line.label.as_str()).chain(self.has_chosen.then_some(CHOSEN));
+        let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
+        LABEL as u32 + longest as u32 * LETTER + 16
+    }
+
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>> {
+        let text = ("sans-serif", 14).into_font();
+        let place = |at: usize| ((at / ROWS) as i32 * self.column() as i32, 24 + (at % ROWS) as i32 * STEP);
+        for (at, line) in self.lines.iter().enumerate() {
+            let ((x, y), style) = (place(at), line.color.stroke_width(2));
+            let dash = |from, to| PathElement::new([(x + from, y), (x + to, y)], style);
+            if line.dashed {
+                area.draw(&dash(0, 10))?;
+                area.draw(&dash(18, 28))?;
+            } else {
+                area.draw(&dash(0, 28))?;
+            }
+            area.draw(&marker(line, (x + 14, y)))?;
+            area.draw(&Text::new(line.label.clone(), (x + LABEL, y - 7), text.clone()))?;
         }
-        area.draw(&Text::new(line.label.clone(), (36, y - 7), text.clone()))?;
+        if self.has_chosen {
+            let (x, y) = place(self.lines.len());
+            area.draw(&Circle::new((x + 14, y), 7, BLACK.stroke_width(1)))?;
+            area.draw(&Text::new(CHOSEN, (x + LABEL, y - 7), text))?;
+        }
+        Ok(())
     }
-    if chosen {
-        let y = row(lines.len());
-        area.draw(&Circle::new((14, y), 7, BLACK.stroke_width(1)))?;
-        area.draw(&Text::new("what auto takes", (36, y - 7), text))?;
-    }
-    Ok(())
 }
 
 /// From the least to the greatest, with some room.
@@ -181,5 +226,112 @@ const COLORS: [RGBColor; 12] = [
     RGBColor(0, 60, 90),
     RGBColor(170, 20, 60),
 ];
-/// The width of the legend.
-const LEGEND: u32 = 250;
+/// Tell lines of one color apart, of which there is one for each color before the colors come again.
+const SHAPES: [&[Pixel]; 8] = [
+    // Round.
+    &[(-3, -1), (-1, -3), (1, -3), (3, -1), (3, 1), (1, 3), (-1, 3), (-3, 1)],
+    // A square, and triangles that point up and down.
+    &[(-3, -3), (3, -3), (3, 3), (-3, 3)],
+    &[(0, -4), (4, 3), (-4, 3)],
+    &[(0, 4), (4, -3), (-4, -3)],
+    // A square on its corner, a plus, and what is like an hourglass, upright and lying.
+    &[(0, -5), (5, 0), (0, 5), (-5, 0)],
+    &[(-1, -4), (1, -4), (1, -1), (4, -1), (4, 1), (1, 1), (1, 4), (-1, 4), (-1, 1), (-4, 1), (-4, -1), (-1, -1)],
+    &[(-4, -4), (4, -4), (-4, 4), (4, 4)],
+    &[(-4, -4), (-4, 4), (4, -4), (4, 4)],
+];
+/// The size of a page without its legend.
+const PLOT: u32 = 850;
+const HEIGHT: u32 = 640;
+const MARGIN: u32 = 12;
+/// The width of the numbers beside busbw, and of what they are.
+const Y_LABELS: u32 = 76;
+/// Rows of a column of the legend, which fill the page, and how far they are apart.
+const ROWS: usize = 33;
+const STEP: i32 = 17;
+/// Where a label begins beside its line's sample, and how wide a letter is at most, on average.
+const LABEL: i32 = 36;
+const LETTER: u32 = 7;
+const CHOSEN: &str = "what auto takes";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text of a page, with the attributes of its element.
+    struct Label {
+        text: String,
+        attributes: String,
+    }
+
+    impl Label {
+        fn number(&self, name: &str) -> f64 {
+            let value = self.attributes.split(&format!(" {name}=\"")).nth(1).expect("the attribute");
+            value.split('"').next().expect("a value").parse().expect("a number")
+        }
+    }
+
+    /// The texts of a page with these lines.
+    fn labels(svg: &str) -> Vec<Label> {
+        let texts = svg.split("<text").skip(1).map(|element| {
+            let (attributes, rest) = element.split_once('>').expect("a tag ends");
+            let text = rest.split('<').next().expect("a text").trim().to_owned();
+            Label { text, attributes: attributes.to_owned() }
+        });
+        texts.collect()
+    }
+
+    fn draw_lines(lines: &[Line]) -> String {
+        let mut svg = String::new();
+        let words = Words { title: "all-reduce", formula: "busbw = algbw" };
+        page(&mut svg, &words, lines, &[(8.0, 1.0)]).expect("a page");
+        svg
+    }
+
+    fn line(label: &str, points: Vec<(f64, f64)>) -> Line {
+        Line { label: label.to_owned(), color: COLORS[0], shape: SHAPES[0], dashed: false, points }
+    }
+
+    #[test]
+    fn both_axes_have_numbers_that_fit_at_any_span() {
+        for times in [1.0, 1.5, 10.0, 1e6] {
+            for least in [3e-6, 0.0071, 0.9, 42.0] {
+                let sizes: &[f64] = if times == 1.0 { &[1024.0] } else { &[1024.0, 4096.0, 16384.0] };
+                let points = sizes.iter().zip([least, least * times, least]).map(|(&size, busbw)| (size, busbw));
+                let labels = labels(&draw_lines(&[line("auto", points.collect())]));
+                let with = |anchor: &str| {
+                    let anchor = format!("text-anchor=\"{anchor}\"");
+                    labels
+                        .iter()
+                        .filter(move |label| label.attributes.contains(&anchor))
+                        .map(|label| label.text.as_str())
+                };
+                let busbw: Vec<&str> = with("end").collect();
+                assert!(busbw.len() >= 2 && busbw.iter().all(|text| text.len() <= 7), "{least} x {times}: {busbw:?}");
+                let sizes: Vec<&str> = with("middle").filter(|text| text.ends_with('K')).collect();
+                assert_eq!(sizes, ["1K", "4K", "16K"][..sizes.len()], "sizes that were measured, and no others");
+                assert!(with("middle").all(|text| text.parse::<f64>().is_err()), "{least} x {times}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_legend_is_on_the_page_whatever_its_length() {
+        for count in [1, 12, 40, 192] {
+            let label = |at: usize| format!("minimum of f8e4m3, recursive-doubling, out-of-place {at}");
+            let lines: Vec<Line> = (0..count).map(|at| line(&label(at), vec![(8.0, 1.0), (64.0, 2.0)])).collect();
+            let svg = draw_lines(&lines);
+            let page = Label { text: String::new(), attributes: svg[..svg.find('>').expect("a tag")].to_owned() };
+            let labels = labels(&svg);
+            let legend = |label: &&Label| label.text.contains("out-of-place") || label.text == CHOSEN;
+            let mut places = std::collections::BTreeSet::new();
+            for label in labels.iter().filter(legend) {
+                let width = label.text.chars().count() as f64 * label.number("font-size") * 0.6;
+                assert!(label.number("x") + width <= page.number("width"), "{}", label.text);
+                assert!(label.number("y") + label.number("font-size") <= page.number("height"), "{}", label.text);
+                assert!(places.insert((label.number("x") as u32, label.number("y") as u32)), "{}", label.text);
+            }
+            assert_eq!(places.len(), count + 1);
+        }
+    }
+}
