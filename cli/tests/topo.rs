@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::os::unix::ffi::OsStrExt;
+
 use common::{File, finish, qpair, stderr, stdout};
 use serde_json::{Value, json};
 
@@ -117,6 +119,19 @@ fn the_variable_for_workers_is_heeded_and_told() {
     assert!(text.contains("GPU 1: no NIC"), "{text}");
     assert!(topo(&["--exclude", "mlx5_0"]).contains("GPU 0: mlx5_1"), "arguments go before");
     assert!(!topo(&["--from", "/sys"]).contains("QPAIR_TOPOLOGY"));
+}
+
+#[test]
+fn a_file_whose_name_is_no_text_is_told_as_far_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"m\xff.xml"));
+    std::fs::write(&path, NCCL).expect("a file");
+    let mut command = qpair(&["topo", "--json"]);
+    command.env("QPAIR_TOPOLOGY", &path);
+    let output = finish(command);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let object: Value = serde_json::from_str(&stdout(&output)).expect("an object");
+    assert_eq!(object["topology_file"], path.display().to_string());
 }
 
 #[test]

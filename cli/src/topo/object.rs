@@ -23,7 +23,7 @@ pub struct Object<'a> {
     limits: &'a [String],
     /// The file that the environment names, if the machine is what that says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    topology_file: Option<&'a Path>,
+    topology_file: Option<String>,
     /// Of this machine: GPUs as CUDA counts them, and how each RDMA device reaches their memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_memory: Option<Vec<Memory<'a>>>,
@@ -103,7 +103,8 @@ impl<'a> Object<'a> {
             proven: choice.proven(),
             hints: machine.hints().iter().map(ToString::to_string).collect(),
             limits,
-            topology_file,
+            // A name that is no UTF-8 is told as far as it is.
+            topology_file: topology_file.map(|path| path.display().to_string()),
             gpu_memory: found.map(|found| {
                 let memory =
                     |gpu: &'a Result<FoundGpu, ClosedGpu>| gpu.as_ref().map_or_else(Memory::Closed, Memory::Found);
