@@ -25,8 +25,8 @@ use crate::size::Size;
 /// in lists, and memcpy beside bandwidths.
 ///
 /// In that own way latencies are one way for write-lat, send-lat and tag-lat (half a round trip of a ping-pong) and whole for
-/// read-lat and atomic-lat. `typical` is the median of means over batches, which clock reads do not disturb; min,
-/// median, p99 and max are of single operations.
+/// read-lat and atomic-lat. `typical` is the median of means over batches, which clock reads do not disturb, or of single
+/// operations where there are few; min, median, p99 and max are of single operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qpair perf write-lat --local                       8-byte WRITE ping-pong, both sides here

@@ -14,7 +14,7 @@ pub struct Latency {
     pub size: usize,
     /// Operations measured.
     pub operations: u64,
-    /// Median of the means over batches: no clock read disturbs it.
+    /// Median of the means over batches: no clock read disturbs it. Of few operations, that of single ones.
     pub typical: f64,
     /// The shortest single operation.
     pub min: f64,
@@ -52,14 +52,15 @@ struct Sampling {
 impl Sampling {
     /// For operations that take `each` seconds.
     fn new(operations: u64, each: f64) -> Self {
-        let batch = ((BATCH_TIME / each) as u64).clamp(1, MAX_BATCH).min(operations);
-        if batch == 1 {
-            // Where an operation takes long against a clock read, each is timed, unless it were too many.
-            return Sampling { batched: 0, batch, every: operations.div_ceil(MAX_SAMPLES) };
-        }
-        // Else a part is timed one by one, and be it one.
+        let batch = ((BATCH_TIME / each) as u64).clamp(1, MAX_BATCH);
+        // A part is timed one by one, and be it one.
         let alone = (operations / 4).max(1);
         let batched = operations - alone;
+        if batch == 1 || batched < FEWEST_BATCHES * batch {
+            // Where an operation takes long against a clock read, or too few are done for a median of batches, each is timed,
+            // unless it were too many.
+            return Sampling { batched: 0, batch: 1, every: operations.div_ceil(MAX_SAMPLES) };
+        }
         let batch = batch.max(batched.div_ceil(MAX_SAMPLES));
         Sampling { batched, batch, every: SAMPLE_EVERY.max(alone.div_ceil(MAX_SAMPLES)) }
     }
@@ -168,6 +169,8 @@ fn singles(exchange: &Exchange, operation: &mut impl Operation, count: u64, ever
 const BATCH_TIME: f64 = 50e-6;
 /// ... and has no more operations than this, unless there were too many batches.
 const MAX_BATCH: u64 = 1000;
+/// The mean of a batch that was interrupted is above most single operations. The median of so many leaves four out.
+const FEWEST_BATCHES: u64 = 9;
 /// One short operation in so many is timed alone.
 const SAMPLE_EVERY: u64 = 8;
 /// Operations before the measured ones.
@@ -193,5 +196,15 @@ mod tests {
         }
         assert_eq!(Sampling::new(1 << 26, 1e-7), Sampling { batched: 3 << 24, batch: 500, every: SAMPLE_EVERY });
         assert_eq!(Sampling::new(1000, 1e-3), Sampling { batched: 0, batch: 1, every: 1 });
+    }
+
+    #[test]
+    fn few_operations_are_timed_one_by_one() {
+        for operations in [1, 8, 100, 5996] {
+            let each_alone = Sampling { batched: 0, batch: 1, every: 1 };
+            assert_eq!(Sampling::new(operations, 1e-7), each_alone, "{operations}");
+        }
+        let Sampling { batched, batch, .. } = Sampling::new(6000, 1e-7);
+        assert_eq!((batched, batch), (4500, 500), "nine batches");
     }
 }
