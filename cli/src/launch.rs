@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::period::Period;
-use crate::ranks::{Hosts, Job, JobError, Output, Remote, Seat, is_here, is_name, own_name};
+use crate::ranks::{Hosts, Job, JobError, Output, Remote, SSH, Seat, is_here, is_name, own_name};
 
 /// Runs a command as N ranks on this machine, or on several hosts.
 ///
@@ -126,6 +126,3 @@ fn parse_variable(text: &str) -> Result<(String, OsString), JobError> {
     let value = value.ok_or_else(|| failed("it is not set here; set it, or write -x NAME=VALUE"))?;
     Ok((name.to_owned(), value))
 }
-
-/// It does not ask for passwords, which nobody would see, and notices within 15 s that a host is gone.
-const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";

@@ -145,7 +145,8 @@ fn a_host_that_does_not_exist_ends_the_job_and_is_named() {
     assert_eq!(output.status.code(), Some(255), "{text}");
     assert!(text.contains("ssh: Could not resolve hostname nowhere"), "{text}");
     assert!(text.contains("on nowhere could not be started: its host was not reached (exit code 255)"), "{text}");
-    assert!(text.contains("see whether `ssh nowhere true` ends well"), "{text}");
+    let advice = format!("see whether `{} nowhere true` ends well", cluster.ssh().display());
+    assert!(text.contains(&advice), "{text}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub enum JobError {
         source: io::Error,
     },
     /// There is no such program.
-    #[error("there is no program `{command}`; give its path (./{command}), or one that PATH leads to")]
+    #[error("there is no program `{command}`; {}", where_from(command))]
     NoSuchCommand {
         /// The program asked for.
         command: String,
@@ -61,21 +61,25 @@ pub enum JobError {
     },
     /// A host does not answer.
     #[error(
-        "{host} has not answered within {limit:?}, and the ranks were ended: see whether `ssh {host} true` ends well"
+        "{host} has not answered within {limit:?}, and the ranks were ended: see whether `{ssh} {host} true` ends well"
     )]
     Silent {
         /// The host.
         host: String,
+        /// What was to reach it.
+        ssh: String,
         /// How long was waited.
         limit: Duration,
     },
     /// Ranks failed, and the others were ended.
-    #[error("rank {rank}{} {end}{}{}{}", on(host.as_deref()), advice(*end, host.as_deref()), also_failed(also), were_ended(*ended))]
+    #[error("rank {rank}{} {end}{}{}{}", on(host.as_deref()), advice(*end, host.as_deref(), ssh), also_failed(also), were_ended(*ended))]
     RankFailed {
         /// The rank to blame.
         rank: u32,
         /// Its host, if that is another.
         host: Option<String>,
+        /// What was to reach that.
+        ssh: String,
         /// How it ended.
         end: RankEnd,
         /// The ranks that failed about the same time, in the order of their ends.
@@ -119,8 +123,14 @@ impl JobError {
     /// no rank gets a signal because of another. Among equals the rarest end counts, since those that heard of it end
     /// alike; then the first.
     ///
-    /// `hosts` are those of the ranks that are not on this machine. A rank whose host was not reached comes first of all.
-    pub fn failed(mut failures: Vec<(u32, RankEnd)>, ended: usize, hosts: &HashMap<u32, String>) -> Option<Self> {
+    /// `hosts` are those of the ranks that are not on this machine, which `ssh` was to reach. A rank whose host was not reached
+    /// comes first of all.
+    pub fn failed(
+        mut failures: Vec<(u32, RankEnd)>,
+        ended: usize,
+        hosts: &HashMap<u32, String>,
+        ssh: &str,
+    ) -> Option<Self> {
         let alike = |end: RankEnd| failures.iter().filter(|(_, other)| *other == end).count();
         let kind = |end: RankEnd| match end {
             RankEnd::NotReached(_) => 0,
@@ -130,7 +140,8 @@ impl JobError {
         let order = |at: &usize| (kind(failures[*at].1), alike(failures[*at].1), *at);
         let blamed = (0..failures.len()).min_by_key(order)?;
         let (rank, end) = failures.remove(blamed);
-        Some(JobError::RankFailed { rank, host: hosts.get(&rank).cloned(), end, also: failures, ended })
+        let (host, ssh) = (hosts.get(&rank).cloned(), ssh.to_owned());
+        Some(JobError::RankFailed { rank, host, ssh, end, also: failures, ended })
     }
 
     /// The failed rank's own code; 128 + number after a signal; 124 after a time limit; else 1.
@@ -203,10 +214,18 @@ fn on(host: Option<&str>) -> String {
     host.map(|host| format!(" on {host}")).unwrap_or_default()
 }
 
+/// What to write instead. A name with a slash is a path already.
+fn where_from(command: &str) -> String {
+    if command.contains('/') {
+        return "give the path of a file that may be executed".to_owned();
+    }
+    format!("give its path (./{command}), or one that PATH leads to")
+}
+
 /// What to look at on another host.
-fn advice(end: RankEnd, host: Option<&str>) -> String {
+fn advice(end: RankEnd, host: Option<&str>, ssh: &str) -> String {
     match (end, host) {
-        (RankEnd::NotReached(_), Some(host)) => format!("; see whether `ssh {host} true` ends well"),
+        (RankEnd::NotReached(_), Some(host)) => format!("; see whether `{ssh} {host} true` ends well"),
         (RankEnd::Exited(255), Some(host)) => format!(", as ssh does when it loses {host}"),
         _ => String::new(),
     }
@@ -262,8 +281,15 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_not_to_be_given_as_a_path() {
+        let message = |command: &str| JobError::NoSuchCommand { command: command.to_owned() }.to_string();
+        assert_eq!(message("train"), "there is no program `train`; give its path (./train), or one that PATH leads to");
+        assert!(message("/no/train").ends_with("`/no/train`; give the path of a file that may be executed"));
+    }
+
+    #[test]
     fn messages_name_the_rank_and_how_it_ended() {
-        let killed = JobError::failed(vec![(2, RankEnd::Killed(9))], 3, &HashMap::new()).expect("a failure");
+        let killed = JobError::failed(vec![(2, RankEnd::Killed(9))], 3, &HashMap::new(), "ssh").expect("a failure");
         assert_eq!(killed.to_string(), "rank 2 was killed by signal 9 (SIGKILL); the other 3 ranks were ended");
         let late = JobError::TimedOut { limit: Duration::from_secs(2), running: vec![0, 3] };
         assert!(late.to_string().contains("ranks 0, 3 still ran"), "{late}");
@@ -272,12 +298,17 @@ mod tests {
     #[test]
     fn a_rank_that_only_heard_of_a_failure_is_not_to_blame() {
         let one = RankEnd::Exited(1);
-        let failed = JobError::failed(vec![(3, one), (0, one), (2, RankEnd::Exited(7)), (1, one)], 0, &HashMap::new())
-            .expect("a failure");
+        let failed =
+            JobError::failed(vec![(3, one), (0, one), (2, RankEnd::Exited(7)), (1, one)], 0, &HashMap::new(), "ssh")
+                .expect("a failure");
         assert_eq!(failed.to_string(), "rank 2 ended with exit code 7, ranks 0, 1, 3 ended with exit code 1");
         assert_eq!(failed.exit_code(), 7);
-        let killed =
-            JobError::failed(vec![(0, one), (1, RankEnd::Killed(11)), (2, RankEnd::Killed(11))], 1, &HashMap::new());
+        let killed = JobError::failed(
+            vec![(0, one), (1, RankEnd::Killed(11)), (2, RankEnd::Killed(11))],
+            1,
+            &HashMap::new(),
+            "ssh",
+        );
         let killed = killed.expect("a failure").to_string();
         assert!(
             killed.starts_with("rank 1 was killed by signal 11 (SIGSEGV), rank 0 ended with exit code 1, "),
@@ -290,18 +321,20 @@ mod tests {
     fn a_host_that_was_not_reached_is_to_blame_and_named() {
         let hosts = HashMap::from([(1, "node1".to_owned()), (2, "node2".to_owned())]);
         let failures = vec![(0, RankEnd::Killed(9)), (2, RankEnd::Exited(255).of_shell(false))];
-        let failed = JobError::failed(failures, 1, &hosts).expect("a failure").to_string();
-        let named = "rank 2 on node2 could not be started: its host was not reached (exit code 255); see whether `ssh node2 true`";
+        let failed = JobError::failed(failures, 1, &hosts, "rsh -n").expect("a failure").to_string();
+        let named = "rank 2 on node2 could not be started: its host was not reached (exit code 255); see whether `rsh -n node2 true`";
         assert!(failed.starts_with(named), "{failed}");
-        let failed = JobError::failed(vec![(1, RankEnd::Exited(137).of_shell(true))], 0, &hosts).expect("a failure");
+        let failed =
+            JobError::failed(vec![(1, RankEnd::Exited(137).of_shell(true))], 0, &hosts, "rsh -n").expect("a failure");
         assert_eq!(failed.to_string(), "rank 1 on node1 was killed by signal 9 (SIGKILL)");
     }
 
     #[test]
     fn of_ranks_that_failed_alike_the_first_is_named() {
-        let failed = JobError::failed(vec![(3, RankEnd::Exited(1)), (0, RankEnd::Exited(1))], 2, &HashMap::new())
-            .expect("a failure");
+        let failed =
+            JobError::failed(vec![(3, RankEnd::Exited(1)), (0, RankEnd::Exited(1))], 2, &HashMap::new(), "ssh")
+                .expect("a failure");
         assert!(matches!(failed, JobError::RankFailed { rank: 3, ended: 2, .. }), "{failed}");
-        assert!(JobError::failed(Vec::new(), 4, &HashMap::new()).is_none());
+        assert!(JobError::failed(Vec::new(), 4, &HashMap::new(), "ssh").is_none());
     }
 }

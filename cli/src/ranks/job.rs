@@ -81,7 +81,7 @@ impl Job {
             check_program(self.command.first(), path)?;
         }
         let (host, meeting) = self.meeting()?;
-        let supervisor = Supervisor::new(self.limit, self.grace, self.remote.answer)?;
+        let supervisor = Supervisor::new(self.limit, self.grace, &self.remote)?;
         supervisor.run(self.seats.clone(), |seat| {
             let variables = self.variables(seat, &host, meeting.port);
             match &seat.host {

@@ -19,5 +19,5 @@ pub use enter::{EnterArgs, EnterError, enter};
 pub use error::{JobError, RankEnd};
 pub use hosts::{Hosts, Seat, is_here, own_name};
 pub use job::{Job, Output};
-pub use remote::{Remote, is_name};
+pub use remote::{Remote, SSH, is_name};
 pub use watch::watch;

@@ -24,6 +24,12 @@ impl Remote {
     pub fn none() -> Self {
         Remote { ssh: Vec::new(), variables: Vec::new(), answer: Duration::ZERO }
     }
+
+    /// What reaches other hosts, as people write it: of the options that [`SSH`] has, nobody needs to know.
+    pub fn words(&self) -> String {
+        let words = self.ssh.join(OsStr::new(" ")).to_string_lossy().into_owned();
+        if words == SSH { "ssh".to_owned() } else { words }
+    }
 }
 
 /// What `/bin/sh` is to read: becomes `command` in `folder`, with these variables. First it says `mark`:
@@ -86,6 +92,9 @@ kill -s KILL "$watch"
 exit "$code"
 }
 "#;
+
+/// It does not ask for passwords, which nobody would see, and notices within 15 s that a host is gone.
+pub const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
 #[cfg(test)]
 mod tests {

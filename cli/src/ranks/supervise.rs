@@ -15,6 +15,7 @@ use super::error::{JobError, RankEnd};
 use super::hosts::Seat;
 use super::rank::{Away, Lifeline, Rank, Started, signal_group, write_to_host};
 use super::relay::{copy, relay, wait_for};
+use super::remote::Remote;
 use super::signals;
 use super::stream::{Progress, Watched};
 use super::watch::Watcher;
@@ -31,6 +32,8 @@ pub struct Supervisor {
     grace: Duration,
     /// Time for another host to answer.
     answer: Duration,
+    /// What reaches other hosts, as people write it.
+    ssh: String,
     /// Output that is not at its end yet.
     streams: Vec<Arc<Progress>>,
     /// Ranks that failed before any was asked to end, in the order of their ends.
@@ -73,7 +76,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// [`JobError::System`] if the system refuses a signal handler, thread or process.
-    pub fn new(limit: Option<Duration>, grace: Duration, answer: Duration) -> Result<Self, JobError> {
+    pub fn new(limit: Option<Duration>, grace: Duration, remote: &Remote) -> Result<Self, JobError> {
         let failed = |source| JobError::System { what: "listen for signals".to_owned(), source };
         let (sender, events) = channel();
         let mut signals = Signals::new(signals::heeded()).map_err(failed)?;
@@ -95,7 +98,8 @@ impl Supervisor {
             sender,
             limit,
             grace,
-            answer,
+            answer: remote.answer,
+            ssh: remote.words(),
             streams: Vec::new(),
             failures: Vec::new(),
             asked: 0,
@@ -226,7 +230,7 @@ impl Supervisor {
         cause = cause.or(self.drain(limit));
         let failures = std::mem::take(&mut self.failures);
         let hosts = self.ranks.iter().filter_map(|rank| Some((rank.number, rank.away.as_ref()?.host.clone())));
-        JobError::failed(failures, self.asked, &hosts.collect()).or(cause).map_or(Ok(()), Err)
+        JobError::failed(failures, self.asked, &hosts.collect(), &self.ssh).or(cause).map_or(Ok(()), Err)
     }
 
     /// Starts those of the ranks that can start now: here all, on another host so many at a time, since a server refuses more
@@ -274,7 +278,7 @@ impl Supervisor {
         let now = Instant::now();
         let late = |away: &&Away| away.until.is_some_and(|until| until <= now);
         let away = self.ranks.iter().filter(|rank| rank.running).filter_map(|rank| rank.away.as_ref()).find(late)?;
-        Some(JobError::Silent { host: away.host.clone(), limit: self.answer })
+        Some(JobError::Silent { host: away.host.clone(), ssh: self.ssh.clone(), limit: self.answer })
     }
 
     /// What the end of a rank means.
