@@ -128,13 +128,27 @@ fn a_server_is_reached_at_each_of_its_addresses() {
 
 #[test]
 fn more_than_there_is_memory_for_is_refused() {
-    for (test, size) in
-        ["tag-bw", "tag-lat", "write-bw"].into_iter().flat_map(|test| [(test, "1024G"), (test, "8589934592G")])
-    {
+    for (test, size) in ["tag-bw", "tag-lat"].into_iter().flat_map(|test| [(test, "1024G"), (test, "8589934592G")]) {
         let output = perf(&format!("{test} --local -s {size}"));
         assert_eq!(output.status.code(), Some(1), "{test} {size}: {}", stderr(&output));
         assert!(stderr(&output).contains("error: "), "{test} {size}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn messages_that_the_device_does_not_take_are_refused_before_anything_is_done() {
+    for line in ["write-bw --local -s 5G", "send-lat --local -s 8,1024G"] {
+        let output = perf(line);
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
+        assert!(stderr(&output).contains("give -s 2G or less"), "{line}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_name_that_leads_nowhere_is_no_missing_server() {
+    let output = perf("write-bw no..host -d soft0");
+    assert!(stderr(&output).contains("no..host is no address, and no name that has one"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("start `qpair perf"), "{}", stderr(&output));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The device that is measured.
 
-use qpair::verbs::{Device, PortState};
+use qpair::verbs::{Context, Device, PortState};
 
+use super::error::PerfError;
 use super::perftest::options::PerftestOptions;
+use crate::size::Size;
 
 /// The software device.
 pub const SOFT: &str = Device::SOFTWARE;
@@ -23,6 +25,18 @@ fn first_up(mut devices: impl Iterator<Item = (String, PortState)>) -> String {
     found.map_or_else(|| SOFT.to_owned(), |(name, _)| name)
 }
 
+/// That the device takes messages of `size` bytes, as far as it tells how long they may be.
+///
+/// # Errors
+/// [`PerfError::MessageSize`].
+pub fn check_message(context: &Context, size: u64) -> Result<(), PerfError> {
+    let limit = u64::from(context.attributes().max_message);
+    if limit == 0 || size <= limit {
+        return Ok(());
+    }
+    Err(PerfError::MessageSize { device: context.name().to_owned(), size: Size(size), limit: Size(limit) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,5 +50,14 @@ mod tests {
         assert_eq!(first(&[("mlx5_0", down), (SOFT, up)]), SOFT);
         let second = PerftestOptions { ib_port: Some(2), ..PerftestOptions::default() };
         assert_eq!((second.port(), PerftestOptions::default().port()), (2, 1));
+    }
+
+    #[test]
+    fn messages_that_the_device_does_not_take_are_refused() {
+        let context = Context::open(SOFT).expect("it is always there");
+        check_message(&context, 1 << 31).expect("as long as it takes");
+        let error = check_message(&context, 5 << 30).expect_err("longer");
+        assert_eq!(error.to_string(), "soft0 takes no messages of 5G; give -s 2G or less");
+        assert_eq!(error.exit_code(), 2);
     }
 }

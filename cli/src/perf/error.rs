@@ -51,6 +51,14 @@ pub enum PerfError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The host's name leads nowhere.
+    #[error("{host} is no address, and no name that has one: {source}; see what `getent hosts {host}` says")]
+    NoSuchHost {
+        /// Host that was asked for.
+        host: String,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The control connection broke.
     #[error("the control connection to the other side failed: {0}")]
     Exchange(io::Error),
@@ -146,6 +154,16 @@ pub enum PerfError {
         /// The path's MTU in bytes.
         mtu: u32,
     },
+    /// A message is longer than the device takes.
+    #[error("{device} takes no messages of {size}; give -s {limit} or less")]
+    MessageSize {
+        /// The device.
+        device: String,
+        /// Size asked for.
+        size: Size,
+        /// Longest message.
+        limit: Size,
+    },
     /// The device did not open.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -239,7 +257,10 @@ impl PerfError {
     /// What the command shall exit with: 2 where the arguments are to blame.
     pub fn exit_code(&self) -> u8 {
         match self {
-            PerfError::Options(_) | PerfError::Size { .. } | PerfError::DatagramSize { .. } => 2,
+            PerfError::Options(_)
+            | PerfError::Size { .. }
+            | PerfError::DatagramSize { .. }
+            | PerfError::MessageSize { .. } => 2,
             _ => 1,
         }
     }

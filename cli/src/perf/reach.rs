@@ -1,7 +1,7 @@
 //! Connecting to a server by TCP.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -12,21 +12,23 @@ use super::error::PerfError;
 /// Connects to the server at `host`, for a measurement with `device`.
 ///
 /// # Errors
-/// [`PerfError::NoServer`].
+/// [`PerfError::NoSuchHost`], [`PerfError::NoServer`].
 pub fn reach(args: &PerfArgs, device: &str, host: &str, port: u16) -> Result<TcpStream, PerfError> {
-    connect(host, port).map_err(|source| {
+    let addresses = (host, port).to_socket_addrs();
+    let addresses = addresses.map_err(|source| PerfError::NoSuchHost { host: host.to_owned(), source })?;
+    connect(addresses).map_err(|source| {
         let (host, device) = (host.to_owned(), device.to_owned());
         PerfError::NoServer { host, port, test: args.test, device, source }
     })
 }
 
-/// Connects to the first address of `host` that takes the connection, each within a limit.
+/// Connects to the first of these addresses that takes the connection, each within a limit.
 ///
 /// # Errors
 /// What the system says of the last address.
-pub fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+pub fn connect(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
+    for address in addresses {
         match TcpStream::connect_timeout(&address, LIMIT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,

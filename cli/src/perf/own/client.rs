@@ -14,6 +14,7 @@ use super::session::{Session, Unconnected};
 use super::tagged;
 use crate::perf::args::PerfArgs;
 use crate::perf::counters::Counting;
+use crate::perf::device::check_message;
 use crate::perf::error::PerfError;
 use crate::perf::reach::reach;
 use crate::perf::test::{Effort, Test};
@@ -34,6 +35,7 @@ pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) ->
             exchange.send(&Request::Finish)
         });
     }
+    check_message(&context, parameters.max_size)?;
     let session = Unconnected::new(&context, &parameters, args.gpu.unwrap_or(0))?;
     let mut exchange = open(args, device, host, port)?;
     counting.during(&context, || {

@@ -235,7 +235,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let thread = thread::spawn(move || peer(listener.accept().expect("a client").0));
-        let stream = connect("127.0.0.1", port).expect("it listens");
+        let stream = connect([([127, 0, 0, 1], port).into()]).expect("it listens");
         (Link::new(stream, Role::Client, introduction(), patience).expect("a socket"), thread)
     }
 

@@ -20,7 +20,7 @@ use super::terms::Goal;
 use super::wire::{BandwidthReport, Key};
 use crate::perf::args::PerfArgs;
 use crate::perf::counters::Counting;
-use crate::perf::device::SOFT;
+use crate::perf::device::{SOFT, check_message};
 use crate::perf::error::PerfError;
 use crate::perf::test::{Kind, Test};
 
@@ -57,6 +57,7 @@ impl Ready {
         settings.fit(context.attributes().max_qp_wr, context.attributes().max_cqe);
         let port = Port::choose(&context, &args.perftest)?;
         settings.sizes(port.mtu)?;
+        check_message(&context, settings.longest(port.mtu))?;
         let form = match (args.announce, args.json) {
             (true, _) => Form::Silent,
             (false, true) => Form::Objects,
