@@ -43,10 +43,7 @@ fn memlock_fixes(finding: Finding, system: &System, limit: Limit) -> Finding {
         return finding.fix("when the container is started (docker, podman)", ["--ulimit memlock=-1:-1"]);
     }
     finding
-        .fix(
-            "in /etc/security/limits.d/90-rdma.conf; then log in again",
-            ["*  soft  memlock  unlimited", "*  hard  memlock  unlimited"],
-        )
+        .fix(LIMITS_FILE, limits_lines(system, "memlock", "unlimited"))
         .fix("for a service: in its systemd unit, under [Service]", ["LimitMEMLOCK=infinity"])
 }
 
@@ -71,10 +68,7 @@ fn files(system: &System) -> Option<Finding> {
     } else if system.machine.container.is_some() {
         finding.fix("when the container is started (docker, podman)", [format!("--ulimit nofile={ENOUGH_FILES}")])
     } else {
-        finding.fix(
-            "in /etc/security/limits.d/90-rdma.conf; then log in again",
-            [format!("*  soft  nofile  {ENOUGH_FILES}"), format!("*  hard  nofile  {ENOUGH_FILES}")],
-        )
+        finding.fix(LIMITS_FILE, limits_lines(system, "nofile", &ENOUGH_FILES.to_string()))
     })
 }
 
@@ -93,12 +87,20 @@ fn processes(system: &System) -> Option<Finding> {
     Some(match (group == Some(least), system.machine.container.is_some()) {
         (true, true) => finding.fix("when the container is started (docker, podman)", ["--pids-limit=-1"]),
         (true, false) => finding.fix("for a service: in its systemd unit, under [Service]", ["TasksMax=infinity"]),
-        (false, _) => finding.fix("in this shell", [format!("ulimit -u {ENOUGH_PROCESSES}")]).fix(
-            "in /etc/security/limits.d/90-rdma.conf; then log in again",
-            [format!("*  soft  nproc  {ENOUGH_PROCESSES}"), format!("*  hard  nproc  {ENOUGH_PROCESSES}")],
-        ),
+        (false, _) => finding
+            .fix("in this shell", [format!("ulimit -u {ENOUGH_PROCESSES}")])
+            .fix(LIMITS_FILE, limits_lines(system, "nproc", &ENOUGH_PROCESSES.to_string())),
     })
 }
+
+/// Lines of a file of limits. Those of `*` are for all users but root, who has to be named.
+fn limits_lines(system: &System, item: &str, value: &str) -> Vec<String> {
+    let root = (system.user.uid == 0).then_some("root");
+    let names = std::iter::once("*").chain(root);
+    names.flat_map(|name| ["soft", "hard"].map(|kind| format!("{name}  {kind}  {item}  {value}"))).collect()
+}
+
+const LIMITS_FILE: &str = "in /etc/security/limits.d/90-rdma.conf; then log in again";
 
 /// What the pool of a worker with default settings may grow to.
 const ENOUGH: u64 = 1 << 30;
@@ -195,6 +197,18 @@ mod tests {
         let files = only(&findings, "open-files");
         assert_eq!(files.severity, Severity::Note);
         assert!(fixes(files).contains("*  hard  nofile  4096"), "{files:?}");
+    }
+
+    #[test]
+    fn root_is_named_where_limits_are_raised() {
+        let mut system = Fixture::rxe_host().system();
+        system.limits.files = Some(Limit { soft: Some(1024), hard: Some(1024) });
+        for (uid, lines) in [(0, 4), (1000, 2)] {
+            system.user.uid = uid;
+            let text = fixes(only(&check(&system), "open-files"));
+            assert_eq!(text.contains("root  hard  nofile  4096"), uid == 0, "{text}");
+            assert_eq!(text.matches("nofile").count(), lines, "{text}");
+        }
     }
 
     #[test]
