@@ -67,7 +67,10 @@ fn a_vm_that_shows_nothing_gives_each_gpu_the_nic_of_its_number() {
 
 #[test]
 fn physical_functions_are_taken_before_their_virtual_ones() {
-    assert_eq!(assignment(&machines::virtual_functions()), each(&[0, 0, 3, 3], Pix));
+    let machine = machines::virtual_functions();
+    assert_eq!(assignment(&machine), each(&[0, 0, 3, 3], Pix));
+    let text = Selection::of(&machine).choose().unwrap().explain().to_string();
+    assert!(text.contains(&format!("a virtual function of {}, which is here too", machine.nics()[0].name)), "{text}");
 }
 
 #[test]

@@ -37,7 +37,13 @@ impl fmt::Display for Explanation<'_> {
             for candidate in &assignment.candidates {
                 let via = candidate.via.map(|gpu| format!(" over {}", self.label(gpu))).unwrap_or_default();
                 let staged = if candidate.gpu_direct { "" } else { ", through host memory" };
-                let (class, verdict) = (candidate.path.class, &candidate.verdict);
+                let class = candidate.path.class;
+                let verdict = match &candidate.verdict {
+                    Verdict::VirtualFunctionOf(nic) => {
+                        format!("a virtual function of {}, which is here too", self.label(*nic))
+                    }
+                    verdict => verdict.to_string(),
+                };
                 let limit = match candidate.limit {
                     unknown if unknown.is_unlimited() => UNKNOWN_RATE.to_owned(),
                     limit => format!("at most {limit}"),
