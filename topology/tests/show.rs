@@ -2,7 +2,7 @@
 
 mod support;
 
-use qpair_topology::{Matrix, Selection, draw};
+use qpair_topology::{Machine, Matrix, Selection, draw};
 use support::machines;
 
 #[test]
@@ -31,6 +31,13 @@ fn the_matrix_is_symmetric() {
             }
         }
     }
+}
+
+#[test]
+fn a_switch_with_one_gpu_joins_no_others() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/manifest/captured.txt");
+    let svg = draw(&Machine::load(file).unwrap(), None);
+    assert!(svg.contains("NVSwitch has one GPU, by 3 x NVLink, ") && !svg.contains("joins"), "{svg}");
 }
 
 /// Boxes and texts of a drawing, as left, top, width, height.

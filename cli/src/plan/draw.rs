@@ -8,7 +8,7 @@ use super::args::Asked;
 use super::error::PlanError;
 use super::examined::Examined;
 use super::picture::draw;
-use super::words::us;
+use super::words::time;
 use crate::output::{print, write_file};
 
 /// Draws a plan as SVG: a lane for each rank, time to the right, arrows for messages.
@@ -40,8 +40,8 @@ pub fn run(args: DrawArgs) -> Result<(), PlanError> {
     let examined = Examined::asked(&args.asked)?;
     let picture = draw(&examined, args.lanes);
     write_file(&args.svg, &picture.svg)?;
-    let time = us(examined.timeline.cost().seconds);
-    print(&format!("{}: {time} us, drawn: {}", examined.plan().spec, args.svg.display()))?;
+    let time = time(examined.timeline.cost().seconds);
+    print(&format!("{}: {time}, drawn: {}", examined.plan().spec, args.svg.display()))?;
     picture.left_out.iter().try_for_each(|what| print(&format!("left out: {what}")))?;
     Ok(())
 }

@@ -9,13 +9,53 @@ use crate::text::printable;
 
 /// Seconds as us, with as many decimals as tell something.
 pub fn us(seconds: f64) -> String {
-    let us = seconds * 1e6;
-    let decimals = match us {
-        us if us >= 1000.0 => 0,
-        us if us >= 100.0 => 1,
-        _ => 2,
-    };
-    format!("{us:.decimals$}")
+    Unit::MICROSECOND.number(seconds)
+}
+
+/// Seconds in the unit that fits, with its name.
+pub fn time(seconds: f64) -> String {
+    let unit = Unit::of(seconds);
+    format!("{} {}", unit.number(seconds), unit.name)
+}
+
+/// From one time to another.
+pub fn from_to(begin: f64, end: f64) -> String {
+    let unit = Unit::of(begin);
+    let begins = if unit == Unit::of(end) { unit.number(begin) } else { time(begin) };
+    format!("{begins} to {}", time(end))
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unit {
+    /// Its name.
+    pub name: &'static str,
+    /// How many of it a second has.
+    pub a_second: f64,
+}
+
+impl Unit {
+    const MICROSECOND: Self = Self { name: "us", a_second: 1e6 };
+
+    /// The smallest in which a time has no more than four digits before the point.
+    pub fn of(seconds: f64) -> Self {
+        match seconds {
+            seconds if seconds >= 10.0 => Self { name: "s", a_second: 1.0 },
+            seconds if seconds >= 0.01 => Self { name: "ms", a_second: 1e3 },
+            _ => Self::MICROSECOND,
+        }
+    }
+
+    /// Seconds in it, with as many decimals as tell something.
+    fn number(self, seconds: f64) -> String {
+        let number = seconds * self.a_second;
+        let decimals = match number {
+            number if number >= 1000.0 => 0,
+            number if number >= 100.0 => 1,
+            _ => 2,
+        };
+        format!("{number:.decimals$}")
+    }
 }
 
 /// A name of anyone: on one line, of a length that can be read, and nothing that a terminal obeys.
@@ -46,6 +86,14 @@ const LONGEST: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_the_unit_that_fits() {
+        let times = [1.234e-6, 456.7e-6, 0.05, 0.25, 12.0, 1000.0].map(time);
+        assert_eq!(times, ["1.23 us", "456.7 us", "50.00 ms", "250.0 ms", "12.00 s", "1000 s"]);
+        assert_eq!(from_to(1e-6, 2e-6), "1.00 to 2.00 us");
+        assert_eq!(from_to(1e-6, 0.25), "1.00 us to 250.0 ms");
+    }
 
     #[test]
     fn names_of_anyone_do_no_harm() {

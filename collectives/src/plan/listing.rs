@@ -59,7 +59,8 @@ impl fmt::Display for Few<'_> {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} among {} ranks", self.collective, self.ranks.0)?;
+        let ranks = if self.ranks.0 == 1 { "rank" } else { "ranks" };
+        write!(f, "{} among {} {ranks}", self.collective, self.ranks.0)?;
         if self.collective != Collective::Barrier {
             let what = if self.collective.has_blocks() { "blocks of " } else { "" };
             write!(f, ", {what}{} elements of {} B", self.counts, self.element_size)?;

@@ -75,8 +75,11 @@ fn joined_by_switch(machine: &Machine) -> Option<String> {
     machine.nv_switch()?;
     let links: Vec<_> = machine.links_of(NodeId::NvSwitch).collect();
     let first = links.first()?;
-    let count = links.len();
-    Some(format!("NVSwitch joins {count} GPUs, the first by {}, {} each way", first.kind, first.bandwidth))
+    let (link, each) = (&first.kind, first.bandwidth);
+    Some(match links.len() {
+        1 => format!("NVSwitch has one GPU, by {link}, {each} each way"),
+        count => format!("NVSwitch joins {count} GPUs, the first by {link}, {each} each way"),
+    })
 }
 
 fn draw_column(svg: &mut Svg, machine: &Machine, choice: Option<&Choice>, column: &Column) {

@@ -4,7 +4,7 @@ use qpair::collectives::StepKind;
 
 use super::svg::Rect;
 use crate::plan::examined::Examined;
-use crate::plan::words::us;
+use crate::plan::words::from_to;
 
 /// What a bar is, by the step that it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Lane {
         let steps = examined.plan().program(rank).into_iter().flat_map(|program| program.steps());
         for (step, (kind, moment)) in steps.map(|step| step.kind).zip(examined.timeline.steps(rank)).enumerate() {
             let class = Class::of(&kind);
-            let tip = format!("step {step}: {kind}; {} to {} us", us(moment.begin), us(moment.end));
+            let tip = format!("step {step}: {kind}; {}", from_to(moment.begin, moment.end));
             let from = scale.x(moment.begin);
             let to = scale.x(moment.end).max(from + THIN);
             let bar = Bar { class, from, to, tip, text: text(&kind), steps: 1 };

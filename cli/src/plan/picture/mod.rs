@@ -5,7 +5,7 @@ mod lanes;
 mod svg;
 
 use super::examined::Examined;
-use super::words::{name, us};
+use super::words::{Unit, name, time};
 use crate::text::{amount, count};
 use lanes::{Class, Lane, Scale};
 use svg::{Anchor, Rect, SMALL, Svg, width};
@@ -27,7 +27,7 @@ pub fn draw(examined: &Examined, most: u32) -> Picture {
     let left = 2.0 * MARGIN + width(&format!("rank {drawn}"), 12);
     let scale = Scale { left, width: plot_width(examined, drawn), seconds };
     let mut svg = Svg::default();
-    let title = format!("{} by {}: {} us", plan.spec, name(&plan.algorithm), us(seconds));
+    let title = format!("{} by {}: {}", plan.spec, name(&plan.algorithm), time(seconds));
     svg.text("title", (MARGIN, 28.0), 14, Anchor::Start, &title);
     let below = format!(
         "{}, {} in a row; {} sent in all; time by the model, elements on arrows",
@@ -125,17 +125,18 @@ fn legend(svg: &mut Svg, y: f64) -> f64 {
 
 /// Lines and numbers at round times.
 fn axis(svg: &mut Svg, scale: &Scale, bottom: f64) {
-    let us = scale.seconds * 1e6;
-    let step = round_step(us / 10.0);
+    let unit = Unit::of(scale.seconds);
+    let whole = scale.seconds * unit.a_second;
+    let step = round_step(whole / 10.0);
     let decimals = if step < 1.0 { (-step.log10()).ceil() as usize } else { 0 };
-    let ticks = if us > 0.0 { (us / step + 1e-9) as u32 } else { 0 };
+    let ticks = if whole > 0.0 { (whole / step + 1e-9) as u32 } else { 0 };
     for tick in 0..=ticks {
         let at = f64::from(tick) * step;
-        let x = scale.x(at / 1e6);
+        let x = scale.x(at / unit.a_second);
         svg.grid(x, TOP - 4.0, bottom + 4.0);
         svg.text("axis", (x, bottom + 18.0), 10, Anchor::Middle, &format!("{at:.decimals$}"));
     }
-    svg.text("axis", (scale.left + scale.width / 2.0, bottom + 32.0), 10, Anchor::Middle, "us");
+    svg.text("axis", (scale.left + scale.width / 2.0, bottom + 32.0), 10, Anchor::Middle, unit.name);
 }
 
 /// The least of 1, 2, 5, 10, and so on, that is not below.
