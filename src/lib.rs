@@ -6,11 +6,12 @@
 //! |---|---|---|
 //! | [`verbs`] | devices, memory regions, queue pairs, completion queues | [`Context`], [`QueuePair`] |
 //! | [`transport`] | connections, tagged messages, rendezvous, credits, dead peers | [`Worker`], [`Event`] |
-//! | [`collectives`] | verified plans, all-reduce, broadcast, barrier | [`Communicator`] |
+//! | [`collectives`] | ten collectives as verified plans, from all-reduce to barrier | [`Communicator`] |
 //! | [`topology`] | what hangs where in a machine, and which NIC serves which GPU | [`topology::Machine`] |
 //!
-//! The device `soft0` needs no hardware: its queue pairs move data between processes of one host through shared memory,
-//! with the semantics of a NIC. Linux only, on x86-64 and aarch64.
+//! RDMA NICs are driven through libibverbs, which is loaded when the program runs. The device `soft0` needs no hardware: its
+//! queue pairs move data through shared memory within a host, and by RoCEv2 over UDP between hosts, with the semantics of a
+//! NIC. Linux only, on x86-64 and aarch64.
 //!
 //! ```
 //! use qpair::{Communicator, ReduceOp};

@@ -1,7 +1,7 @@
 //! Collectives as verified plans.
 //!
-//! A [`Communicator`] is one of a group of ranks, which are processes or threads. Operations work in place on registered
-//! memory, a [`CommBuffer`].
+//! A [`Communicator`] is one of a group of ranks, which are processes or threads. Operations work on registered memory, a
+//! [`CommBuffer`], in place or from one vector into another.
 //!
 //! ```
 //! use qpair_collectives::{Communicator, ReduceOp};
