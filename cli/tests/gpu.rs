@@ -98,17 +98,27 @@ const TWO: &str = r#"<system version="1">
 fn ranks_that_see_their_own_gpu_alone_go_by_slots_and_say_what_to_do() {
     let machine = File::with("two.xml", TWO);
     // The GPU that a rank does not see is still that of its local rank where it sees all.
-    for (visible, by_slots) in [("$LOCAL_RANK", true), ("0,1", false)] {
-        let bench = format!(
-            "CUDA_VISIBLE_DEVICES={visible} exec {QPAIR} bench all-reduce --gpu -b 64 -e 1M -f 128 --iters 2 --json"
-        );
+    let cases = [
+        ("export CUDA_VISIBLE_DEVICES=$LOCAL_RANK", Some(0)),
+        ("export CUDA_VISIBLE_DEVICES=0,1", None),
+        // The other has its slots where this one reaches them.
+        ("[ $LOCAL_RANK = 0 ] || export CUDA_VISIBLE_DEVICES=1", Some(1)),
+    ];
+    for (visible, misses) in cases {
+        let bench = format!("{visible}; exec {QPAIR} bench all-reduce --gpu -b 64 -e 1M -f 128 --iters 2 --json");
         let mut command = on_gpu(&["launch", "-n", "2", "--", "sh", "-c", &bench]);
         command.env("QPAIR_TOPOLOGY", machine.path()).env("RUST_LOG", "qpair=info").env("FAKE_CUDA_DEVICES", "2");
         let output = finish(command);
         let (text, log) = (stdout(&output), stderr(&output));
         assert!(output.status.success() && text.contains("\"wrong\":0"), "{text} {log}");
-        let why = "by slots of pinned memory, as rank 0 does not see the GPUs of all ranks on its host: make all GPUs";
-        assert_eq!(log.contains(why), by_slots, "{visible}: {log}");
+        let why = |rank| {
+            format!(
+                "by slots of pinned memory, as rank {rank} does not see the GPUs of all ranks on its host: make all GPUs"
+            )
+        };
+        assert!(misses.is_none_or(|rank: u32| log.contains(&why(rank))), "{visible}: {log}");
+        let by_slots = log.matches("messages of GPUs go by pinned memory").count();
+        assert_eq!(by_slots, if misses.is_some() { 2 } else { 0 }, "{visible}: {log}");
     }
 }
 

@@ -35,7 +35,7 @@ struct Forger {
 
 const EPOCH: u32 = 77;
 const CREDITS: u32 = 64;
-/// Version 2, and no key.
+/// Version 3, and no key.
 const PREFACE: &[u8; 12] = b"QPTR\x03\x03\0\0\0\0\0\0";
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {

@@ -7,7 +7,7 @@ use qpair_transport::{ClusterKey, Near};
 use super::client::{Joining, Roster};
 use super::launchers::{self, Variables};
 use super::meeting::{Hosting, Meeting, Settled};
-use super::message::{Listening, Member, Whereabouts};
+use super::message::{Listening, Member, Staging, Whereabouts};
 use super::overrides::Overrides;
 use super::seating::{misses_gpus, own_gpu, seating};
 use super::server::{Descriptors, Server, Terms};
@@ -65,7 +65,7 @@ use crate::variable::variable;
 /// files of plans, with colons between, which are used for what their specs say: these come first.
 ///
 /// **QPAIR_GPU_STAGING**=1 has messages of GPUs go by [slots](qpair_verbs::GpuStage), on any device, which they do by themselves where
-/// the device of a rank does not reach memory of GPUs. One rank suffices; its own slots are pinned memory, while others have theirs
+/// the device of a rank does not reach memory of GPUs, or a rank does not see the GPUs of all on its host. One rank suffices; its own slots are pinned memory, while others have theirs
 /// where their device reaches best.
 ///
 /// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, where
@@ -224,6 +224,12 @@ impl Environment {
         own.stand_in_port = stand_ins.port();
         let (client, all) = joining.listen(own, stand_ins, self.limit)?;
         check_links(&all)?;
+        // What others on its node can not map is not to lie in memory of this rank's GPU.
+        let node = &members[self.rank as usize].node;
+        let mut near = members.iter().zip(&all).filter(|(member, _)| member.node == *node);
+        if near.any(|(_, said)| said.staging == Some(Staging::Unseen)) {
+            net.stage_unseen();
+        }
         net.meet(all.iter().map(|rank| rank.address), token);
         let local_rank = self.local_rank.unwrap_or_else(|| place_on_host(self.rank, &members));
         let rails = members.iter().zip(&all).map(|(rank, listening)| Rail {

@@ -125,7 +125,7 @@ impl Communicator {
     }
 }
 
-/// No vector has more elements, of whatever type.
+/// Elements of the longest type that a vector may have, and more of any than there is memory for.
 const LONGEST: usize = isize::MAX as usize / size_of::<u64>();
 
 /// Which of what a caller has is given, and which gets the result: a single vector does both, or gets it; but one that is sent

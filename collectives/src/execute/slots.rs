@@ -55,10 +55,9 @@ impl Slots {
         Slots { memory, reason, gpus: Vec::new() }
     }
 
-    /// This process does not see a GPU of a peer's. None were made yet.
+    /// A process of its host does not see a GPU of another. None were made yet.
     pub(super) fn stage_unseen(&mut self) {
         if self.reason.is_none() {
-            tracing::warn!("messages of GPUs go by pinned memory: {}", Staging::UNSEEN);
             (self.memory, self.reason) = (Of::Processor, Some(Staging::Unseen));
         }
     }
@@ -75,6 +74,9 @@ impl Slots {
     pub(super) fn make(&mut self, gpu: Gpu, domain: &ProtectionDomain) -> Result<(), MemoryError> {
         if self.gpus.iter().any(|of| of.gpu == gpu) {
             return Ok(());
+        }
+        if self.reason == Some(Staging::Unseen) {
+            tracing::warn!("messages of GPUs go by pinned memory: {}", Staging::UNSEEN);
         }
         let through = match self.memory {
             Of::Processor => None,

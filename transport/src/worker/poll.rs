@@ -173,7 +173,7 @@ impl Worker {
     /// nobody tells of.
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
         // What comes now is behind it.
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || self.staging.is_copying() {
             return Ok(true);
         }
         self.cq.arm(Arm::Any);

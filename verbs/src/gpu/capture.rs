@@ -7,7 +7,7 @@ use super::driver::{Driver, REFUSALS};
 use crate::error::GpuError;
 
 /// A thread's stay in the mode in which captures by others forbid it nothing, and nothing that it does ends them. What is done in it
-/// is given to streams of this library's own, which nobody captures.
+/// is given to streams of this library's own, which nobody captures, or to one that the caller names.
 pub(super) struct Relaxed {
     driver: Driver,
     /// The mode that it had.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use super::entry::Entry;
+use super::entry::{Entry, MAX_LINES};
 use super::filler::Filler;
 use super::filling::Filling;
 use super::layout::Receives;
@@ -303,8 +303,10 @@ const MAX_SHARED_LINES: u32 = 4096;
 /// messages to wait. Half of the lines are enough for messages placed directly, and fewer are put inside the ring then. Beyond that
 /// its peer waits until some are polled, or hears that there is no receive.
 fn lines_of_shared(receives: u32, unpolled: Option<u32>) -> u32 {
+    // The other half has messages too, however long, of which at most half are polled and not told.
+    let placed = |unpolled: u32| unpolled - unpolled / (2 * MAX_LINES as u32 + 1);
     let lines = match unpolled {
-        Some(unpolled) => unpolled.clamp(1, receives).next_power_of_two() * 2,
+        Some(unpolled) => placed(unpolled.clamp(1, receives)).next_power_of_two() * 2,
         None => (receives * 2).min(MAX_SHARED_LINES),
     };
     lines.max(ample_lines(receives))

@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -33,12 +34,13 @@ pub(crate) struct Published {
 
 impl Drop for Published {
     fn drop(&mut self) {
-        let is_own = read(&self.path).is_ok_and(|note| note.is_some_and(|note| note.ticket == self.ticket));
-        if !is_own {
-            return tracing::warn!(path = %self.path.display(), "another program has replaced where the ranks met");
-        }
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "where the ranks met can not be removed");
+        let removed = read(&self.path).and_then(|note| match note {
+            Some(note) if note.ticket == self.ticket => fs::remove_file(&self.path),
+            _ => Err(io::Error::other("another program has replaced it")),
+        });
+        // A launcher may have cleaned up.
+        if let Err(error) = removed.or_else(gone) {
+            tracing::warn!(%error, path = %self.path.display(), "where the ranks met is not removed");
         }
     }
 }
@@ -51,8 +53,10 @@ pub(super) fn publish(path: &Path, port: u16, ticket: &str) -> Result<Published,
     line.push(b'\n');
     let failed = |source| BootstrapError::Publish { path: path.to_owned(), source };
     let draft = Draft::write(path, ticket, &line).map_err(failed)?;
+    // Who finds what is stale may else remove what another has put in its place.
+    let _turn = turn(path);
     for _ in 0..ATTEMPTS {
-        match fs::hard_link(&draft.0, path) {
+        match draft.put(path) {
             Ok(()) => return Ok(Published { path: path.to_owned(), ticket: ticket.to_owned() }),
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
             Err(_) => match read(path) {
@@ -79,6 +83,33 @@ impl Draft {
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft.0)?.write_all(line)?;
         Ok(draft)
     }
+
+    /// Puts it there, if nothing is. Not each file system has links.
+    fn put(&self, path: &Path) -> io::Result<()> {
+        match fs::hard_link(&self.0, path) {
+            Err(error) if is_without_links(&error) => {
+                Ok(renameat_with(CWD, &self.0, CWD, path, RenameFlags::NOREPLACE)?)
+            }
+            done => done,
+        }
+    }
+}
+
+fn is_without_links(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
+/// Waits for others who publish in that folder: a while, as anybody may keep them from ending.
+fn turn(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = File::open(folder).ok()?;
+    for _ in 0..TURNS {
+        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            break;
+        }
+        std::thread::sleep(FIRST_PAUSE);
+    }
+    Some(folder)
 }
 
 impl Drop for Draft {
@@ -142,6 +173,8 @@ fn started(process: u32) -> Option<u64> {
 }
 
 const ATTEMPTS: u32 = 10;
+/// Of a second.
+const TURNS: u32 = 500;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// More bytes than a note has.
@@ -152,7 +185,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::mpsc::channel;
 
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::fs::{FileType, Mode, mknodat};
 
     use super::*;
 
@@ -208,7 +241,12 @@ mod tests {
     #[test]
     fn of_several_that_publish_at_once_one_does_and_the_others_name_it() {
         let spot = Spot::new("race");
-        for _ in 0..50 {
+        for round in 0..50 {
+            if round % 2 == 1 {
+                // Left by one that was killed.
+                fs::write(&spot.0, "").unwrap();
+                fs::set_permissions(&spot.0, fs::Permissions::from_mode(0o600)).unwrap();
+            }
             let publish_all = |scope: &mut Vec<_>| {
                 for ticket in ["a", "b", "c"] {
                     let path = spot.0.clone();
@@ -220,7 +258,7 @@ mod tests {
             let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             let published = results.iter().flatten().count();
             let named = results.iter().filter(|result| matches!(result, Err(BootstrapError::Meeting { .. }))).count();
-            assert_eq!((published, named), (1, 2));
+            assert_eq!((published, named), (1, 2), "round {round}");
         }
         assert!(!spot.0.exists());
     }

@@ -327,6 +327,9 @@ impl Loop {
             tracing::error!(%error, "a link can not be watched; it is looked at ten times a second");
             self.unwatched.push(token);
         }
+        if !link.flush() {
+            self.unsettled.push(link.clone());
+        }
         self.links.insert(token, link);
         self.control.links.store(self.links.len(), Ordering::Release);
     }

@@ -182,16 +182,17 @@ impl Engine {
     /// answer whose time is over: it is taken in first, for some rounds.
     pub(super) fn keep_time(&mut self, now: Instant, came: bool) {
         self.manage(now);
-        self.put_off = if came { self.put_off + 1 } else { 0 };
+        self.put_off = if came { self.put_off.saturating_add(1) } else { 0 };
         if self.port.timeout().is_some_and(|due| due <= now) {
             // No answer is late to what waits for room.
             if self.udp.is_full() {
                 self.send_held(now);
             }
-            if self.put_off.is_multiple_of(PUT_OFF) {
-                self.port.handle_timeout(now, &mut self.side);
-            } else {
+            if (1..PUT_OFF).contains(&self.put_off) {
                 self.port.handle_timeout_but_of_answers(now, now + SPARE, &mut self.side);
+            } else {
+                self.port.handle_timeout(now, &mut self.side);
+                self.put_off = 0;
             }
             self.settle();
         }

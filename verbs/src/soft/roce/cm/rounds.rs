@@ -44,6 +44,7 @@ impl Engine {
             return;
         }
         // What a peer sent before it said that this is the end came before that: it may say that all was taken.
+        self.udp.look_everywhere();
         let _ = (0..LAST_ROUNDS).take_while(|_| self.receive(now)).count();
         over.iter().for_each(|over| self.end(Some(over)));
     }
@@ -73,5 +74,5 @@ impl Engine {
     }
 }
 
-/// Rounds of what has come that are taken in before a connection ends, at most: as much as a socket holds of long packets.
-const LAST_ROUNDS: usize = 256;
+/// Rounds of what has come that are taken in before a connection ends, at most: 4 MiB of long packets, or a millisecond.
+const LAST_ROUNDS: usize = 64;
