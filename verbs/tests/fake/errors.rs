@@ -419,6 +419,8 @@ fn a_queue_that_ran_over_says_so_for_good() {
         a.write(ground.filled(1), region.remote(0..64)).signaled().post().unwrap();
         ground.fake.event(sys::IBV_EVENT_CQ_ERR, About::Cq(0)).unwrap();
         assert!(wait_until(|| events.next_event() == Some(AsyncEvent::CqError)));
+        // The event is told first.
+        assert!(wait_until(|| ground.cq.poll().is_err()));
         for _ in 0..2 {
             let error = ground.cq.poll().map(|done| done.map(|done| done.values())).unwrap_err();
             assert!(matches!(error, CqError::Overrun { depth } if depth == ground.cq.depth()), "{error}");
