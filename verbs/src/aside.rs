@@ -3,11 +3,11 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::panics;
 use crate::sync::{self, lock};
 
 thread_local! {
@@ -58,6 +58,25 @@ pub(crate) fn drop_once<T: Send + 'static>(may: impl Fn() -> bool + Send + 'stat
     } else {
         give_once(may, value);
     }
+}
+
+/// Drops what `next` gives of `all`, and does `after`, whatever a drop does: that of what a program owns may panic. The others are
+/// [given](give) then, since two panics at once would end the process.
+#[inline]
+pub(crate) fn drop_each<A, T: Send + 'static>(all: &mut A, next: impl Fn(&mut A) -> Option<T>, after: impl Fn(&mut A)) {
+    struct ToTheEnd<'a, A, T: Send + 'static, N: Fn(&mut A) -> Option<T>, E: Fn(&mut A)>(&'a mut A, N, E);
+
+    impl<A, T: Send + 'static, N: Fn(&mut A) -> Option<T>, E: Fn(&mut A)> Drop for ToTheEnd<'_, A, T, N, E> {
+        fn drop(&mut self) {
+            while let Some(value) = (self.1)(self.0) {
+                give(value);
+            }
+            (self.2)(self.0);
+        }
+    }
+
+    let to_the_end = ToTheEnd(all, next, after);
+    while (to_the_end.1)(to_the_end.0).is_some() {}
 }
 
 /// Has a value dropped on the thread for that. A panic of its drop ends there.
@@ -125,10 +144,8 @@ fn reap() {
             next
         };
         let Some(next) = next else { return IDLE.notify_all() };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| std::mem::drop(next))) {
-            tracing::error!("the owner of memory panicked when it was dropped");
-            // It may be of a type whose drop panics.
-            std::mem::forget(panic);
+        if let Err(error) = panics::as_error("the owner of memory that was dropped", || std::mem::drop(next)) {
+            tracing::error!(%error, "memory is let go of all the same");
         }
     }
 }

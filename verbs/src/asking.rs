@@ -2,8 +2,6 @@
 //! there.
 
 use std::collections::{HashSet, VecDeque};
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 use std::task::Waker;
@@ -12,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::address::NodeId;
 use crate::error::{ConnectError, again};
+use crate::panics;
 use crate::sync::lock;
 use crate::types::Gid;
 
@@ -46,10 +45,8 @@ impl<T> Ticket<T> {
     fn put(&self, answer: Result<T, ConnectError>) {
         *lock(&self.answer) = Some(answer);
         self.is_over.store(true, Ordering::Release);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.waker.wake_by_ref())) {
-            tracing::error!("who was to be woken by an answer panicked");
-            // It may be of a type whose drop panics.
-            std::mem::forget(panic);
+        if let Err(error) = panics::as_error("who was to be woken", || self.waker.wake_by_ref()) {
+            tracing::error!(%error, "an answer is there, of which nobody may know");
         }
     }
 }
@@ -128,17 +125,13 @@ impl<T: Send, A: FnOnce() -> Result<T, ConnectError> + Send> Ask for Asked<T, A>
         if self.ticket.strong_count() == 0 {
             return None;
         }
-        let (answer, for_all) = match catch_unwind(AssertUnwindSafe(self.ask)) {
+        let (answer, for_all) = match panics::as_error("the thread that asked", self.ask) {
             Ok(answer) => {
                 let for_all = answer.as_ref().err().and_then(for_all);
                 (answer, for_all)
             }
             // Whoever waits for it is told in any case; others may have more luck.
-            Err(panic) => {
-                std::mem::forget(panic);
-                let source = io::Error::other("the thread that asked panicked");
-                (Err(ConnectError::System { what: "ask for the peer", source }), None)
-            }
+            Err(source) => (Err(ConnectError::System { what: "ask for the peer", source }), None),
         };
         if let Some(ticket) = self.ticket.upgrade() {
             ticket.put(answer);

@@ -52,6 +52,7 @@ mod gpu;
 mod ibv;
 mod inquiry;
 mod memory;
+mod panics;
 mod pd;
 mod qp;
 mod soft;

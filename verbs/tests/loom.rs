@@ -44,7 +44,10 @@ mod barrier {
 }
 
 mod aside {
-    pub fn give<T>(_value: T) {}
+    pub fn drop_each<A, T>(all: &mut A, next: impl Fn(&mut A) -> Option<T>, after: impl Fn(&mut A)) {
+        while next(all).is_some() {}
+        after(all);
+    }
 }
 
 mod memory {

@@ -276,21 +276,7 @@ impl Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        let all = All(self);
-        while all.0.next_memory().is_some() {}
-    }
-}
-
-/// Retires the slots on drop, whatever ends that of their memory: its owner is the program's, and may panic.
-struct All<'a>(&'a mut Retired);
-
-impl Drop for All<'_> {
-    fn drop(&mut self) {
-        // There is more only where that of another panicked: two at once would end the process.
-        while let Some(memory) = self.0.next_memory() {
-            aside::give(memory);
-        }
-        self.0.queue.retired.0.store(self.0.retire, Ordering::Release);
+        aside::drop_each(self, Self::next_memory, |all| all.queue.retired.0.store(all.retire, Ordering::Release));
     }
 }
 

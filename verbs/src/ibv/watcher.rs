@@ -3,7 +3,6 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -15,6 +14,7 @@ use super::handle::Handle;
 use super::hub::Hub;
 use super::listeners::{CqFailure, CqListener, QpListener};
 use crate::events::AsyncEvent;
+use crate::panics;
 use crate::soft::EventFd;
 
 /// The watching thread; dropping this ends it.
@@ -31,13 +31,10 @@ impl Watcher {
         fcntl_setfl(async_fd(handle), flags | OFlags::NONBLOCK)?;
         let (handle, hub, stopped) = (handle.clone(), hub.clone(), stop.clone());
         let thread = Builder::new().name("qpair-events".to_owned()).spawn(move || {
-            // As of what logs for the program. What is used then is made for threads that end at any place.
-            let watched = catch_unwind(AssertUnwindSafe(|| watch(&handle, &hub, &stopped)));
+            let watched = panics::as_error("the thread that reads them", || watch(&handle, &hub, &stopped));
             hub.last_receives.close();
-            match watched {
-                Ok(Ok(())) => {}
-                Ok(Err(why)) => lose(&handle, &hub, &why),
-                Err(_) => lose(&handle, &hub, &io::Error::other("the thread that reads them panicked")),
+            if let Err(why) = watched.and_then(|read| read) {
+                lose(&handle, &hub, &why);
             }
         })?;
         Ok(Watcher { stop, thread: Some(thread) })
@@ -84,7 +81,7 @@ fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) -> io::Result<()> {
 fn lose(handle: &Handle, hub: &Hub, why: &io::Error) {
     handle.note_failure();
     // Each, whatever becomes of what logs that.
-    let _ = catch_unwind(AssertUnwindSafe(|| hub.events.raise(AsyncEvent::DeviceFatal)));
+    let _ = panics::as_error("the log", || hub.events.raise(AsyncEvent::DeviceFatal));
     hub.fail();
     tracing::error!(device = handle.name, %why, "the device is taken to be gone: its events can not be read");
 }

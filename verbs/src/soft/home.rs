@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use crate::address::{NodeId, SoftAddress};
 use crate::error::OpenError;
 use crate::events::{AsyncEvent, EventHub};
 use crate::memory::{ArenaPool, Segment, Writers};
+use crate::panics;
 use crate::sync::lock;
 use crate::types::Rkey;
 
@@ -153,9 +153,9 @@ impl Home {
             return;
         }
         // Each, whatever becomes of those before it: what they log may have panicked before.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.events.raise(AsyncEvent::DeviceFatal)));
+        let _ = panics::as_error("the log", || self.events.raise(AsyncEvent::DeviceFatal));
         self.visit(|member| {
-            let _ = catch_unwind(AssertUnwindSafe(|| member.device_failed()));
+            let _ = panics::as_error("the log", || member.device_failed());
         });
     }
 

@@ -3,7 +3,6 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -19,6 +18,7 @@ use super::inbox::{Asked, Inbox};
 use super::known::{About, Known};
 use crate::error::{CmError, OTHER_DEVICE};
 use crate::ibv::handle::{Handle, made, outcome};
+use crate::panics;
 use crate::soft::EventFd;
 
 /// The connection manager of a device, and its thread. Connections and listeners keep it.
@@ -119,11 +119,9 @@ impl Core {
 
     /// Reads events until it is to stop. Where that can not go on, whoever waits for one is told.
     fn run(&self, stop: &EventFd) {
-        // As of what logs for the program. What is used then is made for threads that end at any place.
-        match catch_unwind(AssertUnwindSafe(|| self.watch(stop))) {
-            Ok(Ok(())) => {}
-            Ok(Err(why)) => self.end(&why),
-            Err(_) => self.end(&io::Error::other("the thread that reads them panicked")),
+        let watched = panics::as_error("the thread that reads them", || self.watch(stop));
+        if let Err(why) = watched.and_then(|read| read) {
+            self.end(&why);
         }
     }
 
