@@ -58,10 +58,13 @@ impl SoftQp {
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
         let next = self.receiver.own.as_ref().map_or(0, |own| own.filling.retired());
-        if poller.peek().is_some() || (self.receiver.is_void(next) && !self.has_failed()) {
+        if poller.peek().is_some() {
             return true;
         }
-        if !self.has_failed() || !self.is_settled() {
+        if !self.has_failed() {
+            return self.receiver.is_void(next);
+        }
+        if !self.is_settled() {
             return false;
         }
         match (&self.receiver.own, &self.receiver.srq) {

@@ -70,7 +70,7 @@ impl Duty {
     /// Whether it is from now on, after so many polls more.
     fn is_others(&mut self, now: Instant, polls: u32) -> bool {
         let passed = now.saturating_duration_since(self.since);
-        let is_seldom = |polls: u32| passed.mul_f64(f64::from(OFTEN)) > DOZE.mul_f64(f64::from(polls));
+        let is_seldom = |polls: u32| passed.saturating_mul(OFTEN) > DOZE.saturating_mul(polls);
         self.is_others = match &mut self.seldom {
             Some(seen) => {
                 *seen = seen.saturating_add(polls);
