@@ -12,6 +12,7 @@ mod endpoint;
 mod endpoints;
 mod error;
 mod event;
+mod failed;
 mod handshake;
 mod held;
 mod ids;
@@ -26,6 +27,7 @@ mod recovery;
 mod seen;
 mod service;
 mod setup;
+mod sleep;
 mod source;
 mod staging;
 #[cfg(test)]
@@ -58,9 +60,9 @@ pub use ops::{
     ActiveMessage, Counter, Handlers, MessageHandler, Notice, Probe, RemoteCounter, Reply, Request, RequestHandler,
     StreamEnd, StreamId,
 };
-pub use poll::Armed;
 pub use rails::Rail;
 pub use seen::{Counters, DatagramState, Explanation, History, Metrics, RailState, Traffic};
+pub use sleep::Armed;
 
 use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
 use crate::engine::{Calls, Inbox, Policy, RemoteMemory, Seeds, Shares, Table};

@@ -8,9 +8,9 @@ use super::lanes::{Fed, Lanes};
 use super::request::LaneWork;
 use crate::engine::RailStage;
 use crate::worker::Worker;
-use crate::worker::arrival::reason_of;
 use crate::worker::endpoint::{Reading, Stage};
 use crate::worker::error::WorkerError;
+use crate::worker::failed::reason_of;
 use crate::worker::seen::Note;
 
 impl Worker {
