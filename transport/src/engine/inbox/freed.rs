@@ -111,14 +111,10 @@ impl<M, B> Inbox<M, B> {
     /// A receive lost the message that it was to have: it has the first that waits and that it fits, or waits for another as if it
     /// had not had that one.
     pub(super) fn wait_again(&mut self, posted: Posted<M>) {
-        let takes = |peer, tag, len| posted.pattern.takes(peer, tag) && posted.fit.takes(len);
-        let mut free = self.entries.free();
-        let Some((key, entry)) = free.find(|(_, entry)| takes(entry.peer, entry.envelope.tag, entry.len)) else {
-            drop(free);
-            return self.receives.push(posted);
-        };
-        let peer = entry.peer;
-        drop(free);
+        let Posted { pattern, fit, .. } = &posted;
+        let free = || self.entries.free().map(|(key, entry)| (key, entry.peer, entry.envelope.tag, entry.len));
+        let found = free().find(|&(_, peer, tag, len)| pattern.takes(peer, tag) && fit.takes(len));
+        let Some((key, peer, ..)) = found else { return self.receives.push(posted) };
         self.give(key, posted);
         if self.entries.get(key).is_some_and(|entry| matches!(entry.stage, Stage::Wanted(..))) {
             self.freed.push_back(Freed::Startable(peer, key));

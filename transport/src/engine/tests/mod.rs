@@ -1,5 +1,6 @@
 //! The engine alone: by state, as a simulated pair in virtual time, and over random operations.
 
+mod freed;
 mod lanes;
 mod leaving;
 mod matching;

@@ -331,7 +331,8 @@ impl Worker {
             return false;
         }
         let Staging { slots, incoming, pieces, moved, .. } = &mut self.staging;
-        let is_alone = incoming.iter().all(|(_, other)| other.ep == ep || other.memory.gpu().is_none());
+        let is_gpus = incoming.get(key).is_some_and(|own| own.memory.gpu().is_some());
+        let is_alone = is_gpus && incoming.iter().all(|(_, other)| other.ep == ep || other.memory.gpu().is_none());
         let (Some(incoming), Some(endpoint)) = (incoming.get_mut(key), self.endpoints.get_mut(ep)) else {
             return false;
         };

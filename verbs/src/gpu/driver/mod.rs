@@ -4,6 +4,7 @@
 //! Names, values and structures are those of `cuda.h`. What the driver answers is a number: a newer one has answers that no
 //! enumeration of today knows.
 
+mod codes;
 #[cfg(feature = "cuda")]
 mod layouts;
 #[cfg(feature = "cuda")]
@@ -21,6 +22,7 @@ use layouts::{
 };
 
 use crate::error::GpuError;
+pub(super) use codes::*;
 
 /// The driver of this process. Only one that was loaded, initialised and found complete has this value.
 #[derive(Clone, Copy, Debug)]
@@ -42,22 +44,6 @@ pub(super) struct Handle(pub(super) *mut c_void);
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
-
-/// `CUresult` of memory that is used up.
-pub(super) const OUT_OF_MEMORY: i32 = 2;
-/// `CUresult` of what the device does not have.
-pub(super) const NOT_SUPPORTED: i32 = 801;
-/// `CUresult` of a context that was given access before.
-pub(super) const PEER_ACCESS_ENABLED: i32 = 704;
-/// `CUresult` of devices of which one does not reach the other, and of one that reaches as many as it can.
-pub(super) const PEER_ACCESS_UNSUPPORTED: i32 = 217;
-pub(super) const TOO_MANY_PEERS: i32 = 711;
-/// `CUresult` of an event that a stream has not come to.
-pub(super) const NOT_READY: i32 = 600;
-
-/// `CUresult` of calls that are refused because a graph is being captured: from `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to
-/// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
-pub(super) const REFUSALS: std::ops::RangeInclusive<i32> = 900..=908;
 
 /// Defines the calls. Their bodies name the driver's functions, which are not there without the feature; then nobody can make
 /// them, since there is no driver.
