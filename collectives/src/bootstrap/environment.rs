@@ -52,8 +52,8 @@ use crate::variable::variable;
 ///
 /// # Who may join
 ///
-/// With a cluster key (QPAIR_CLUSTER_KEY_FILE, see [`ClusterKey`]), only who has it too. Without one, whoever reaches the port and says what a rank says, but where rank 0
-/// publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Where the port is one of the job, they
+/// With a cluster key (QPAIR_CLUSTER_KEY_FILE, see [`ClusterKey`]), only who has it too. Without one, whoever reaches the port and
+/// says what a rank says, but where rank 0 publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Where the port is one of the job, they
 /// have to name the job, so that those of another which has the same port are refused. Whoever connects and does not
 /// join is turned away after 10 s, or before if there are too many, and costs rank 0 a descriptor and up to 64 KiB until then.
 ///
@@ -65,8 +65,8 @@ use crate::variable::variable;
 /// files of plans, with colons between, which are used for what their specs say: these come first.
 ///
 /// **QPAIR_GPU_STAGING**=1 has messages of GPUs go by [slots](qpair_verbs::GpuStage), on any device, which they do by themselves where
-/// the device of a rank does not reach memory of GPUs, or a rank does not see the GPUs of all on its host. One rank suffices; its own slots are pinned memory, while others have theirs
-/// where their device reaches best.
+/// the device of a rank does not reach memory of GPUs, or a rank does not see the GPUs of all on its host. One rank suffices; its
+/// own slots are pinned memory, while others have theirs where their device reaches best.
 ///
 /// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, where
 /// ranks of its host reach each other's memory, and keeps it in `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release,

@@ -23,12 +23,12 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
     let local_size: Option<u32> = variables.optional(&["OMPI_COMM_WORLD_LOCAL_SIZE"], hint)?;
     // A number in Open MPI 4, `prterun-HOST-PROCESS@1` in 5.
     let job = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"].into_iter().find_map(|name| variables.get(name));
-    let meeting = meeting(variables, local_size == Some(size), job.clone())?;
-    let job = if variables.port()?.is_none() { job } else { None };
-    Ok(Told { rank, size, local_rank, meeting, job })
+    let meeting = meeting(variables, local_size == Some(size), job.as_deref())?;
+    let is_derived = variables.port()?.is_none();
+    Ok(Told { rank, size, local_rank, meeting, job: job.filter(|_| is_derived) })
 }
 
-fn meeting(variables: &Variables, one_host: bool, job: Option<String>) -> Result<Meeting, BootstrapError> {
+fn meeting(variables: &Variables, one_host: bool, job: Option<&str>) -> Result<Meeting, BootstrapError> {
     let (host, port) = (variables.get("MASTER_ADDR"), variables.port()?);
     let Some(job) = job else {
         let hint = "start the ranks by Open MPI's mpirun, which sets it, or set MASTER_ADDR and MASTER_PORT";
@@ -37,13 +37,13 @@ fn meeting(variables: &Variables, one_host: bool, job: Option<String>) -> Result
         };
         return Ok(Meeting::At { host, port });
     };
-    let derived = || derived_port(job.parse().unwrap_or_else(|_| Fnv::of(&job)), 0);
+    let derived = || derived_port(job.parse().unwrap_or_else(|_| Fnv::of(job)), 0);
     match (host, port) {
         (Some(host), port) => Ok(Meeting::At { host, port: port.unwrap_or_else(derived) }),
         (None, Some(port)) if one_host => Ok(Meeting::At { host: "127.0.0.1".into(), port }),
-        (None, None) if one_host => Ok(Meeting::File(file(variables, &job))),
+        (None, None) if one_host => Ok(Meeting::File(file(variables, job))),
         (None, port) => {
-            let hosts = launcher(variables, &job);
+            let hosts = launcher(variables, job);
             if hosts.is_empty() {
                 let hint = "ranks on several hosts have to be told where rank 0 is; pass -x MASTER_ADDR=HOST to mpirun";
                 return Err(BootstrapError::Unset { name: "MASTER_ADDR", hint });

@@ -95,6 +95,12 @@ impl Draft {
     }
 }
 
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
 fn is_without_links(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS))
 }
@@ -110,12 +116,6 @@ fn turn(path: &Path) -> Option<File> {
         std::thread::sleep(FIRST_PAUSE);
     }
     Some(folder)
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 /// Waits for the file; the port and ticket in it.
@@ -173,7 +173,7 @@ fn started(process: u32) -> Option<u64> {
 }
 
 const ATTEMPTS: u32 = 10;
-/// Of a second.
+/// Pauses in which others may end: a second.
 const TURNS: u32 = 500;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
