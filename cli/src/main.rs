@@ -14,6 +14,7 @@ mod perf;
 mod period;
 mod plan;
 mod ranks;
+mod round;
 mod size;
 mod table;
 mod text;

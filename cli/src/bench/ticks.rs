@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::round::round_step;
 use crate::size::Size;
 
 /// Round values of a logarithmic axis: 1, 2 and 5 times powers of ten, or the powers alone where these are enough. A span that
@@ -49,15 +50,14 @@ fn of_decades(span: &Range<f64>, digits: &[u32]) -> Vec<f64> {
 
 /// Multiples of the least round step that gives at most five.
 fn even(span: &Range<f64>) -> Vec<f64> {
-    let width = span.end - span.start;
-    let power = (width / 5.0).log10().floor() as i32;
-    let steps = (power..=power + 1).flat_map(|power| [1, 2, 5].map(|digit| f64::from(digit) * 10_f64.powi(power)));
+    let least = round_step((span.end - span.start) / 6.0);
+    let steps = [least, round_step(1.5 * least)];
     let multiples = |step: f64| {
         let (first, last) = ((span.start / step).ceil() as u64, (span.end / step).floor() as u64);
         (first..=last).map(move |times| times as f64 * step)
     };
-    let fitting = steps.map(|step| multiples(step).collect::<Vec<_>>()).find(|ticks| ticks.len() <= 5);
-    fitting.unwrap_or_default()
+    let [fine, coarse] = steps.map(|step| multiples(step).collect::<Vec<_>>());
+    if fine.len() <= 5 { fine } else { coarse }
 }
 
 /// Ticks of values, at most and at least.

@@ -6,6 +6,7 @@ mod svg;
 
 use super::examined::Examined;
 use super::words::{Unit, name, time};
+use crate::round::round_step;
 use crate::text::{amount, count};
 use lanes::{Class, Lane, Scale};
 use svg::{Anchor, Rect, SMALL, Svg, width};
@@ -137,15 +138,6 @@ fn axis(svg: &mut Svg, scale: &Scale, bottom: f64) {
         svg.text("axis", (x, bottom + 18.0), 10, Anchor::Middle, &format!("{at:.decimals$}"));
     }
     svg.text("axis", (scale.left + scale.width / 2.0, bottom + 32.0), 10, Anchor::Middle, unit.name);
-}
-
-/// The least of 1, 2, 5, 10, and so on, that is not below.
-fn round_step(least: f64) -> f64 {
-    if least <= 0.0 {
-        return 1.0;
-    }
-    let power = 10_f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|times| times * power).find(|step| *step >= least * 0.999).unwrap_or(power)
 }
 
 const MARGIN: f64 = 20.0;
