@@ -13,7 +13,8 @@ fn model(data_type: DataType, factor: Scale, element: &[u8]) -> Vec<u8> {
             let value = i128::from(<$rust>::from_ne_bytes(element.try_into().unwrap()));
             let result = match factor {
                 Scale::Divide(count) => value / i128::from(count),
-                Scale::Multiply(factor) => value * factor as i128,
+                // Two numbers of 64 bits, neither signed, may have a product of more than 127.
+                Scale::Multiply(factor) => value.wrapping_mul(factor as i128),
             };
             (result as $rust).to_ne_bytes().to_vec()
         }};
@@ -51,6 +52,8 @@ fn case() -> impl Strategy<Value = (DataType, Scale, Vec<u8>, usize)> {
         (1..=70_u32).prop_map(Scale::Divide),
         (1..=u32::MAX).prop_map(Scale::Divide),
         (-128..=127_i32).prop_map(|factor| Scale::Multiply(factor.into())),
+        any::<i64>().prop_map(|factor| Scale::Multiply(factor as f64)),
+        any::<u64>().prop_map(|factor| Scale::Multiply(factor as f64)),
         any::<f64>().prop_map(Scale::Multiply),
     ];
     (prop::sample::select(&DataType::ALL[..]), factors, 0..200_usize, 0..16_usize).prop_flat_map(
