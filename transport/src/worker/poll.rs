@@ -170,7 +170,7 @@ impl Worker {
             self.poll_rails()?;
             is_empty = self.poll_further_devices(most);
         }
-        Ok(self.poll_datagrams(most)? && is_empty)
+        Ok(self.poll_datagrams(most) && is_empty)
     }
 
     /// Looks at memory that the application has had longest, at most so many pieces, and takes back what it has dropped. Where messages

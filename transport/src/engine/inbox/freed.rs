@@ -1,6 +1,6 @@
 //! Messages that lose their receives, which are cancelled or refused: each goes to another, waits, or is read without.
 
-use super::entries::{Reader, Stage};
+use super::entries::{Entry, Reader, Stage};
 use super::{EntryKey, Inbox, Peer, Posted, Waiting};
 
 /// What becomes of a message that lost its receive.
@@ -80,7 +80,7 @@ impl<M, B> Inbox<M, B> {
         let entry = self.entries.get(key)?;
         let Stage::Reading(offer, _) = entry.stage else { return None };
         let len = entry.len;
-        self.fail(key);
+        self.end_reading(key, None);
         Some((offer.id, len))
     }
 
@@ -109,12 +109,13 @@ impl<M, B> Inbox<M, B> {
     }
 
     /// A receive lost the message that it was to have: it has the first that waits and that it fits, or waits for another as if it
-    /// had not had that one.
-    pub(super) fn wait_again(&mut self, posted: Posted<M>) {
+    /// had not had that one. Of the peer whose connection broke it has what is here.
+    pub(super) fn wait_again(&mut self, posted: Posted<M>, broken: Option<Peer>) {
         let Posted { pattern, fit, .. } = &posted;
-        let free = || self.entries.free().map(|(key, entry)| (key, entry.peer, entry.envelope.tag, entry.len));
-        let found = free().find(|&(_, peer, tag, len)| pattern.takes(peer, tag) && fit.takes(len));
-        let Some((key, peer, ..)) = found else { return self.receives.push(posted) };
+        let comes = |entry: &Entry<M, B>| broken != Some(entry.peer) || matches!(entry.stage, Stage::Whole(..));
+        let takes = |entry: &Entry<M, B>| pattern.takes(entry.peer, entry.envelope.tag) && fit.takes(entry.len);
+        let found = self.entries.free().find(|(_, entry)| takes(entry) && comes(entry));
+        let Some((key, peer)) = found.map(|(key, entry)| (key, entry.peer)) else { return self.receives.push(posted) };
         self.give(key, posted);
         if self.entries.get(key).is_some_and(|entry| matches!(entry.stage, Stage::Wanted(..))) {
             self.freed.push_back(Freed::Startable(peer, key));

@@ -296,6 +296,13 @@ impl<M, B> Inbox<M, B> {
 
     /// A payload will not be read, since the connection broke. Gives the receive.
     pub(crate) fn fail(&mut self, key: EntryKey) -> Option<u64> {
+        let peer = self.entries.get(key)?.peer;
+        self.end_reading(key, Some(peer))
+    }
+
+    /// A payload is read no more. The receive that was to have it once it is here has another, or waits for one: not for what
+    /// has yet to come from a peer whose connection broke.
+    fn end_reading(&mut self, key: EntryKey, broken: Option<Peer>) -> Option<u64> {
         let entry = self.entries.get_mut(key)?;
         let Stage::Reading(_, reader) = &mut entry.stage else { return None };
         let (op, later) = match reader {
@@ -306,7 +313,7 @@ impl<M, B> Inbox<M, B> {
         let (peer, envelope) = (entry.peer, entry.envelope);
         self.entries.claim(key);
         if let Some(posted) = later {
-            self.wait_again(posted);
+            self.wait_again(posted, broken);
         }
         self.advance(peer, envelope);
         op

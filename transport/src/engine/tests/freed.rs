@@ -158,6 +158,25 @@ fn a_receive_whose_message_is_lost_takes_what_waits_for_one() {
 }
 
 #[test]
+fn a_receive_of_any_peer_does_not_go_from_one_message_of_a_broken_connection_to_the_next() {
+    let mut inbox = holding();
+    let key = left(&mut inbox);
+    inbox.post(wide(2, None, 7, u64::MAX));
+    let offers = [P, Q].map(|peer| inbox.offer(peer, Envelope::bare(7), 8, offer(9), false));
+    assert_eq!(offers, [Offered::Held, Offered::Held]);
+    assert_eq!(inbox.fail(key), None);
+    let [Freed::Startable(Q, of_q)] = freed(&mut inbox)[..] else { panic!("it has what will not come") };
+    assert_eq!(inbox.drop_peer(P).len(), 0);
+    assert_eq!(inbox.start(of_q).and_then(|start| start.posted).map(|posted| posted.op), Some(2));
+    // What is here it has.
+    let key = left(&mut inbox);
+    inbox.post(wide(3, None, 7, u64::MAX));
+    assert_eq!(eager(&mut inbox, P, 7, 'p'), Arrival::Held);
+    assert_eq!(inbox.fail(key), None);
+    assert_eq!(due(&mut inbox), [('p', Some(3))]);
+}
+
+#[test]
 fn a_receive_whose_message_is_lost_waits_before_those_posted_after_it() {
     let mut inbox = holding();
     for mask in [u64::MAX, 0xff] {

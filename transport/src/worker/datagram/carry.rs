@@ -6,15 +6,15 @@ use super::line::{Arrived, line_of};
 use super::queue::{Came, DEPTH};
 use crate::engine::{Header, HeaderView, Kind, NotSent, Violation};
 use crate::worker::Worker;
-use crate::worker::error::{CloseReason, Lost, WorkerError};
+use crate::worker::error::{CloseReason, Lost};
 use crate::worker::ids::EndpointId;
 use crate::worker::work_id::Job;
 
 impl Worker {
     /// Takes packets that came, at most so many, and sends what is due by that. True if all that came were taken.
     #[cold]
-    pub(in crate::worker) fn poll_datagrams(&mut self, most: u32) -> Result<bool, WorkerError> {
-        let Some(datagrams) = &mut self.datagrams else { return Ok(true) };
+    pub(in crate::worker) fn poll_datagrams(&mut self, most: u32) -> bool {
+        let Some(datagrams) = &mut self.datagrams else { return true };
         datagrams.forget_time();
         datagrams.refresh();
         datagrams.take_sent();
@@ -29,7 +29,7 @@ impl Worker {
                 break;
             }
             left -= 1;
-            match datagrams.take(&mut self.endpoints, &mut self.slabs)? {
+            match datagrams.take(&mut self.endpoints, &mut self.slabs) {
                 Came::Nothing => {
                     datagrams.is_drained = true;
                     break;
@@ -39,7 +39,7 @@ impl Worker {
             }
         }
         self.see_to_lines();
-        Ok(left > 0)
+        left > 0
     }
 
     fn packet_came(&mut self, index: usize, result: Result<(), NotSent>) {

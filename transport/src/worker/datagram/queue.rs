@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{
-    Buffer, CompletionChannel, CompletionQueue, Context, CqError, DatagramQueuePair, GRH_BYTES, Inquiry, Local, Mtu,
-    PostError, ProtectionDomain, QpAddress, QpState, Qpn, WcStatus,
+    Buffer, CompletionChannel, CompletionQueue, Context, DatagramQueuePair, GRH_BYTES, Inquiry, Local, Mtu, PostError,
+    ProtectionDomain, QpAddress, QpState, Qpn, WcStatus,
 };
 
 use super::line::{Arrived, Line, Packet, To};
@@ -290,8 +290,18 @@ impl Datagrams {
     }
 
     /// Takes a packet that came, and gives it to its connection.
-    pub(super) fn take(&mut self, endpoints: &mut Endpoints, slabs: &mut EagerSlabs) -> Result<Came, CqError> {
-        let Some(completion) = self.receives.poll()? else { return Ok(Came::Nothing) };
+    pub(super) fn take(&mut self, endpoints: &mut Endpoints, slabs: &mut EagerSlabs) -> Came {
+        let completion = match self.receives.poll() {
+            Ok(Some(completion)) => completion,
+            Ok(None) => return Came::Nothing,
+            Err(error) => {
+                if !self.has_failed {
+                    tracing::warn!(%error, "the completion queue of datagrams that come failed");
+                }
+                self.has_failed = true;
+                return Came::Nothing;
+            }
+        };
         if completion.status() != WcStatus::SUCCESS {
             // A sender that died, or sent more than there is room for, spoils one receive and not the queue pair.
             let is_over = completion.status() == WcStatus::WR_FLUSH_ERR || self.qp.state() == QpState::Err;
@@ -299,7 +309,7 @@ impl Datagrams {
                 Local::Slab(slab) if !is_over => self.has_failed |= self.qp.recv(slab).post().is_err(),
                 _ => self.has_failed = true,
             }
-            return Ok(Came::Stray);
+            return Came::Stray;
         }
         let (now, from) = (self.clock.now(), completion.values().src_qpn);
         let bytes = completion.message().and_then(|bytes| bytes.get(GRH_BYTES..)).unwrap_or_default();
@@ -308,7 +318,7 @@ impl Datagrams {
             tracing::warn!(error = %rejected.error, "no datagram can be received");
             self.has_failed = true;
         }
-        Ok(came)
+        came
     }
 
     /// Of packets only those count that the peer's queue pair sent, which devices tell, and that have the connection's secret.

@@ -191,6 +191,35 @@ fn connections_end_with_the_queue_pair_and_the_next_gets_another() {
     until(&mut worker, |worker| worker.counters().eager_received == 1);
 }
 
+/// A completion queue that had more completions than it holds, and gives an error ever after.
+fn overrun() -> CompletionQueue {
+    let context = Context::open(&Config::default().placement().unwrap().device).unwrap();
+    let mut cq = context.create_cq(1).unwrap();
+    let mut qp = context.alloc_pd().unwrap().ud(&cq).send_depth(cq.depth() + 1).build().unwrap().activate().unwrap();
+    let own = qp.address_handle(&qp.address()).unwrap();
+    let begin = Instant::now();
+    for number in 0..=cq.depth() {
+        qp.send_inline(&[1], &own).signaled().id(number.into()).post().unwrap();
+    }
+    while cq.poll().is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "it holds them all");
+    }
+    cq
+}
+
+#[test]
+fn a_completion_queue_of_datagrams_that_fails_costs_their_connections_and_no_worker() {
+    let (mut worker, ep, _) = mirror();
+    worker.datagrams.as_mut().unwrap().receives = overrun();
+    let reason = end(&mut worker, ep);
+    assert!(matches!(reason, CloseReason::PeerLost(Lost::QueuePair)), "{reason}");
+    until(&mut worker, |worker| worker.endpoints.len() == 0);
+    worker.ready.clear();
+    let (ep, _) = again(&mut worker);
+    worker.send(ep, Tag(1), &b"again"[..]).unwrap();
+    until(&mut worker, |worker| worker.counters().eager_received == 1);
+}
+
 /// The last acknowledgment, and what waits for packets that never come, are no reason to keep anything.
 #[test]
 fn nothing_is_left_of_connections_that_ended() {
