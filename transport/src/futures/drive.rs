@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -10,6 +10,7 @@ use std::task::Poll;
 use super::error::DriveResult;
 use super::shared::{Shared, with};
 use super::sleeper::Sleeper;
+use crate::cm::is_out_of_descriptors;
 use crate::worker::{Armed, WorkerError};
 
 /// Drives the worker until it can not go on.
@@ -19,7 +20,7 @@ pub(super) fn drive<S: Sleeper>(
     spins: u32,
 ) -> impl Future<Output = DriveResult> + use<S> {
     // From now on, so that those who wait are told also if this is dropped before it runs.
-    let driver = Driver::new(shared);
+    let mut driver = Driver::new(shared);
     async move {
         let mut idle = 0;
         let ended = loop {
@@ -32,7 +33,7 @@ pub(super) fn drive<S: Sleeper>(
                 give_way().await;
                 continue;
             }
-            match nap(&driver, &mut sleeper).await {
+            match nap(&mut driver, &mut sleeper).await {
                 Ok(()) => idle = 0,
                 Err(error) => break error,
             }
@@ -45,6 +46,8 @@ pub(super) fn drive<S: Sleeper>(
 struct Driver {
     shared: Rc<RefCell<Shared>>,
     number: usize,
+    /// The worker's, to sleep with: it stays the same, and there may be none left later.
+    fd: Option<OwnedFd>,
     /// The worker can not go on.
     is_over: bool,
 }
@@ -52,7 +55,8 @@ struct Driver {
 impl Driver {
     fn new(shared: Rc<RefCell<Shared>>) -> Self {
         let number = with(&shared, Shared::start);
-        Driver { shared, number, is_over: false }
+        let fd = with(&shared, |shared| shared.worker.as_fd().try_clone_to_owned().ok());
+        Driver { shared, number, fd, is_over: false }
     }
 
     fn end(mut self, why: WorkerError) -> DriveResult {
@@ -80,28 +84,37 @@ async fn give_way() {
     .await;
 }
 
-/// Sleeps until the worker has something to do, or is given something.
-async fn nap(Driver { shared, number, .. }: &Driver, sleeper: &mut impl Sleeper) -> DriveResult {
-    let (armed, fd) = with(shared, |shared| -> Result<_, WorkerError> {
-        let copy = |source| WorkerError::System { what: "copy a descriptor", source };
-        Ok((shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?))
-    })?;
-    let Armed::Until(limit) = armed else {
+/// Sleeps until the worker has something to do, or is given something. Where there is no descriptor to be had to sleep with, others have
+/// their turn, and may close some.
+async fn nap(driver: &mut Driver, sleeper: &mut impl Sleeper) -> DriveResult {
+    let Driver { shared, number, fd, .. } = driver;
+    let Armed::Until(limit) = with(shared, Shared::arm)? else {
         // What is to come may take a while.
         give_way().await;
         return Ok(());
     };
-    let mut sleep = pin!(sleeper.sleep(fd.as_fd(), limit));
-    poll_fn(|context| {
-        let waker = context.waker().clone();
-        let poked = with(shared, |shared| {
-            shared.set_driver(*number, waker);
-            shared.poked
-        });
-        if poked {
-            return Poll::Ready(Ok(()));
+    let slept = async {
+        let fd = match fd {
+            Some(fd) => &*fd,
+            none => none.insert(with(shared, |shared| shared.worker.as_fd().try_clone_to_owned())?),
+        };
+        let mut sleep = pin!(sleeper.sleep(fd.as_fd(), limit));
+        poll_fn(|context| {
+            let waker = context.waker().clone();
+            let poked = with(shared, |shared| {
+                shared.set_driver(*number, waker);
+                shared.poked
+            });
+            if poked { Poll::Ready(Ok(())) } else { sleep.as_mut().poll(context) }
+        })
+        .await
+    };
+    match slept.await {
+        Err(source) if !is_out_of_descriptors(&source) => Err(WorkerError::System { what: "sleep", source }),
+        Err(_) => {
+            give_way().await;
+            Ok(())
         }
-        sleep.as_mut().poll(context).map_err(|source| WorkerError::System { what: "sleep", source })
-    })
-    .await
+        Ok(()) => Ok(()),
+    }
 }

@@ -16,7 +16,8 @@ pub trait Sleeper {
     /// Until `fd` is readable, or `limit` is over. It may end early. It may be dropped before it ends.
     ///
     /// # Errors
-    /// If the system refuses to wait for the descriptor; driving ends with it.
+    /// If the system refuses to wait for the descriptor; driving ends with it. Not for want of descriptors (`EMFILE`, `ENFILE`): the
+    /// worker is polled then, and the sleep tried again.
     fn sleep(&mut self, fd: BorrowedFd<'_>, limit: Option<Duration>) -> impl Future<Output = io::Result<()>>;
 }
 

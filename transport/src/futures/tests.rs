@@ -1,6 +1,7 @@
 //! Futures on the least of runtimes: one that polls its tasks in turn, and can drop each at any point.
 
 mod held;
+mod shortage;
 mod wakers;
 
 use std::cell::RefCell;
