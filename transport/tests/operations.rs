@@ -334,6 +334,24 @@ fn a_long_message_is_taken_back_until_it_is_read() {
     assert!(!pair.a.cancel(next) && !pair.b.cancel(receive), "they are over");
 }
 
+/// There is no memory for it as long as the application keeps another.
+#[test]
+fn what_is_behind_a_long_message_comes_when_that_is_taken_back() {
+    let mut pair = Pair::with(Config::default(), Config::default().pool_limit(128 << 10));
+    pair.a.send(pair.ep_a, Tag(1), pattern(40_000, 1)).unwrap();
+    let (_, kept) = pair.until(|_, b| b.len() == 1);
+    let long = pair.a.send(pair.ep_a, Tag(7), pattern(LONG, 2)).unwrap();
+    pair.a.send(pair.ep_a, Tag(7), pattern(40_000, 3)).unwrap();
+    for _ in 0..20_000 {
+        pair.a.poll().unwrap();
+        assert!(pair.b.poll().unwrap().is_none());
+    }
+    assert!(pair.a.cancel(long));
+    let (_, of_b) = pair.until(|_, b| b.len() == 1);
+    assert!(received(&of_b)[0].1 == &pattern(40_000, 3));
+    assert!(received(&kept)[0].1 == &pattern(40_000, 1));
+}
+
 #[test]
 fn a_send_whose_time_is_over_fails_and_its_memory_comes_later() {
     let hold = || Config::default().unmatched(Unmatched::HoldLong);

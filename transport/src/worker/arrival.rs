@@ -320,6 +320,10 @@ impl Worker {
                 endpoint.link.withdrawn(id);
             }
             self.deliver_due();
+            if self.inbox.is_stalled() {
+                // What waited behind it may be read now.
+                self.resume();
+            }
         }
     }
 
