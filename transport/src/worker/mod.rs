@@ -98,7 +98,7 @@ pub struct Worker {
     /// Where messages are put together before they are posted.
     frame: Box<[u8]>,
     max_inline: usize,
-    countdown: u32,
+    countdown: i32,
     /// Connections that broke and wait for the queue to run empty.
     broken: usize,
     /// Some wait for another queue pair, perhaps.

@@ -15,8 +15,8 @@ use crate::engine::Pulse;
 /// How often polls look at the clock, and when the sockets were last seen to.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Polls between two looks at the clock.
-    stride: u32,
+    /// Polls that find nothing between two looks at the clock.
+    stride: i32,
     last: Duration,
     serviced: Duration,
     /// When connections were looked at last.
@@ -34,7 +34,7 @@ impl Pace {
     }
 
     /// The clock was looked at: polls until the next time, which shall come in some tens of microseconds.
-    fn next_stride(&mut self, now: Duration) -> u32 {
+    fn next_stride(&mut self, now: Duration) -> i32 {
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.last, now));
         self.stride = match elapsed {
             long if long > Duration::from_micros(200) => (self.stride / 8).max(1),
@@ -267,8 +267,8 @@ impl Worker {
     }
 }
 
-/// Most polls between two looks at the clock.
-const STRIDE: u32 = 256;
+/// Most polls that find nothing between two looks at the clock.
+pub(super) const STRIDE: i32 = 512;
 /// Time between two looks at the sockets, each of which is a system call.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// Time between two looks while connections are being made.

@@ -3,6 +3,7 @@
 use qpair_verbs::QueuePair;
 
 use super::*;
+use crate::worker::service::STRIDE;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -170,4 +171,20 @@ fn notifications_keep_their_windows_wherever_they_are_taken() {
             assert!(worker.last_notice().is_some(), "{round}, {value}");
         }
     }
+}
+
+/// The program may take its time over each of them.
+#[test]
+fn few_events_go_by_after_idling_without_a_look_at_the_clock() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    assert!(events(&mut worker).is_empty());
+    worker.countdown = STRIDE;
+    let (looked, mut seen) = (worker.pace.now(), 0);
+    while worker.pace.now() == looked {
+        // There may be no room for it.
+        let _ = worker.send_copy(ep, Tag(1), b"one of many");
+        seen += usize::from(worker.poll().unwrap().is_some());
+        assert!(seen <= 64);
+    }
+    assert!(seen > 0);
 }
