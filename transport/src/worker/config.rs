@@ -356,7 +356,8 @@ impl Config {
     ///
     /// Nothing is lost by it, and no message comes twice. Gets and puts that the peer may not have seen are done again;
     /// atomics end with [`OpError::Unknown`](crate::OpError::Unknown). While the device combines what it reads with what is
-    /// there, a connection can not go on, and ends.
+    /// there, a connection can not go on, and ends; so does one of whose messages the application keeps more, or leaves more to wait for
+    /// receives, than eight times as many as it may have under way.
     ///
     /// What goes out is kept until the peer says that it has it, which costs a copy of each short message.
     #[must_use]

@@ -9,6 +9,7 @@ use crate::cm::{HandshakeError, Message, RailNews, Renewal};
 use crate::engine::{Again, RemoteMemory, Unconfirmed};
 use crate::worker::endpoint::{Endpoint, InFlight, OneSided, Stage};
 use crate::worker::error::{CloseReason, ConnectFailure, Lost, ResourceError};
+use crate::worker::memory::EagerSlabs;
 use crate::worker::seen::Note;
 use crate::worker::setup::{epoch, terms};
 
@@ -53,6 +54,13 @@ impl Worker {
     /// Makes another queue pair, on the rail that the peer chose or on one of this side's choice, and tells the peer of it.
     pub(super) fn renew(&mut self, index: usize, chosen: Option<usize>) {
         self.put_away(index);
+        let (now, most) = (self.pace.now(), EagerSlabs::most_kept(self.shares.most()) + self.shares.most());
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        // The peer gets a window anew, whatever the application has of those before: as much as it may keep of one connection.
+        if endpoint.kept > most {
+            endpoint.note(now, Note::of("makes no other queue pair; messages kept", endpoint.kept.into()));
+            return self.give_up_recovering(index);
+        }
         let epoch = match epoch() {
             Ok(epoch) => epoch,
             Err(error) => {

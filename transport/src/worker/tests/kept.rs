@@ -1,5 +1,6 @@
 //! Messages that the application keeps, or leaves to wait: the memory that they take.
 
+use super::recovery::{to_error, two};
 use super::*;
 
 /// A message that is copied leaves its slab posted, whatever the application does with it; of a longer one the slab is lent.
@@ -149,4 +150,34 @@ fn slabs_are_counted_as_long_as_they_are_there() {
             assert!(start.elapsed() < PATIENCE, "{bytes:?} {config:?}: {:?}", worker.slabs);
         }
     }
+}
+
+/// The peer's window is as if nobody had anything of it, each time another queue pair takes the place of one that failed.
+#[test]
+fn messages_that_are_kept_while_connections_recover_take_so_much_memory_and_no_more() {
+    let window = 8;
+    let config = || Config::default().unmatched(Unmatched::Hold).recovery(PATIENCE).window(window);
+    let (mut a, at_a, mut b, _) = two(config(), config());
+    let most = 10 * (window + crate::engine::RESERVED_SLOTS) as usize;
+    let (begin, mut filled, mut recovered) = (Instant::now(), 0, 0);
+    let reason = loop {
+        assert!(begin.elapsed() < PATIENCE && b.slabs.lent() < most, "{} after {recovered} times", b.slabs.lent());
+        a.poll().unwrap();
+        match b.poll().unwrap() {
+            Some(Event::Closed { reason, .. }) => break reason,
+            // Beyond what waits of connections that have ended.
+            Some(Event::Received { .. }) | None => {}
+            Some(other) => panic!("{other:?}"),
+        }
+        if a.counters().recovered.min(b.counters().recovered) < recovered {
+            continue;
+        }
+        // There may be no room for it.
+        let _ = a.send_copy(at_a, Tag(1), &[1; 40]);
+        if b.slabs.lent() >= filled + window as usize {
+            (filled, recovered) = (b.slabs.lent(), recovered + 1);
+            to_error(&mut a, at_a);
+        }
+    };
+    assert!(matches!(reason, CloseReason::PeerLost(_)) && recovered > 1, "{reason} after {recovered} times");
 }
