@@ -210,9 +210,14 @@ impl Sockets {
         self.handshakes + self.held > 0 && now < self.brisk
     }
 
-    /// True if [`see_to_events`](Sockets::see_to_events) has something to do that no event tells of.
+    /// True if [`see_to_events`](Sockets::see_to_events) has something to do that no event tells of. So may it be where the last look
+    /// took as many events as it can: of the others this descriptor does not tell a program anew that has heard of it.
     pub(crate) fn has_chores(&self) -> bool {
-        self.turns.has_next() || self.rdma.has_chores() || self.listeners.iter().any(|listener| listener.again)
+        let is_full = self.events.iter().count() == EVENTS;
+        is_full
+            || self.turns.has_next()
+            || self.rdma.has_chores()
+            || self.listeners.iter().any(|listener| listener.again)
     }
 
     /// When [`expire`](Sockets::expire) has something to do.

@@ -223,6 +223,21 @@ fn socket_that_does_not_answer() -> Deaf {
     Deaf { address, _listener: listener, _waiting: waiting }
 }
 
+/// Who sleeps on their descriptor is told of what comes, and not of what is left.
+#[test]
+fn events_that_are_left_are_looked_for() {
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
+    let mut pairs: Vec<_> = (0..300).map(|_| mio::net::UnixStream::pair().unwrap()).collect();
+    for (one, other) in &mut pairs {
+        sockets.register(one).unwrap();
+        other.write_all(&[1]).unwrap();
+    }
+    look(&mut sockets, Duration::ZERO, NOW);
+    assert!(sockets.has_chores());
+    look(&mut sockets, Duration::ZERO, NOW);
+    assert!(!sockets.has_chores(), "it took all");
+}
+
 /// So many are under way, and one more for each that is over or slow.
 #[test]
 fn calls_take_turns() {
