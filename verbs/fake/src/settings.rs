@@ -68,7 +68,8 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("pkey_tbl_len", 1),
     ("port_flags", 0),
     ("max_msg_sz", 1 << 30),
-    // Limits of the device; `send_bytes` that of a send queue, whose slots are 64 bytes and the room for inline data.
+    // Limits of the device; `send_bytes` that of a send queue, whose slots are 64 bytes and the room for inline data, of which
+    // more than `max_inline` is refused, and no more than `max_inline_given` given without a word.
     ("max_mr_size", u64::MAX),
     ("max_locked", u64::MAX),
     ("max_qp", 4096),
@@ -77,6 +78,7 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("max_sge_rd", 16),
     ("send_bytes", u64::MAX),
     ("max_inline", 256),
+    ("max_inline_given", u64::MAX),
     ("max_cq", 4096),
     ("max_cqe", 1 << 20),
     ("max_mr", 1 << 20),

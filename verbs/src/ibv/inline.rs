@@ -45,8 +45,7 @@ fn probe(make: impl Fn(u32, u32) -> io::Result<u32>) -> Found {
     for qp_type in [sys::IBV_QPT_RC, sys::IBV_QPT_UD] {
         for len in TRIED {
             match make(qp_type, len) {
-                // Some providers give more than was asked for, and some say 0 where they gave what was asked for.
-                Ok(given) => return Found { len: given.clamp(len, MOST), lasting },
+                Ok(given) => return Found { len: granted(len, given).min(MOST), lasting },
                 Err(error) => lasting &= is_lasting(&error),
             }
         }
@@ -76,6 +75,12 @@ unsafe fn make(
     Ok(attributes.cap.max_inline_data)
 }
 
+/// The room that a queue pair has, by what was asked for and what the device says that it gave. Some providers give more, some
+/// less without a word (libhns where it has 32 bytes at most), and some say 0 where they gave what was asked for.
+fn granted(asked: u32, given: u32) -> u32 {
+    if given == 0 { asked } else { given }
+}
+
 /// Whether a refusal tells of the device, and not of what it is short of at this moment.
 fn is_lasting(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
@@ -91,18 +96,20 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Makes a queue pair by `make`, with room for so many bytes. Room makes each slot longer, so that devices have less of
-    /// it in deep queues: where it was not `asked` for, but is the default, a queue pair with less is made then.
+    /// Makes a queue pair by `make`, with room for so many bytes; `make` tells how much the device says that it gave. Room makes
+    /// each slot longer, so that devices have less of it in deep queues: where it was not `asked` for, but is the default, a
+    /// queue pair with less is made then.
     ///
     /// # Errors
     /// The first that `make` gave.
     pub(super) fn fit<T>(
         wanted: u32,
         asked: bool,
-        make: impl Fn(u32) -> Result<T, CreateError>,
+        make: impl Fn(u32) -> Result<(T, u32), CreateError>,
     ) -> Result<(T, Room), CreateError> {
+        let make = |len| make(len).map(|(made, given)| (made, Room { len: granted(len, given).min(len), wanted }));
         let error = match make(wanted) {
-            Ok(made) => return Ok((made, Room { len: wanted, wanted })),
+            Ok(made) => return Ok(made),
             Err(error) => error,
         };
         let too_long = match &error {
@@ -111,7 +118,7 @@ impl Room {
             _ => false,
         };
         let less = TRIED.into_iter().filter(|&len| !asked && too_long && len < wanted);
-        let mut made = less.filter_map(|len| Some((make(len).ok()?, Room { len, wanted })));
+        let mut made = less.filter_map(|len| make(len).ok());
         made.next().ok_or(error)
     }
 }

@@ -141,7 +141,8 @@ impl QpBuilder {
     }
 
     /// Room for inline data, in bytes; by default [`max_inline`](crate::DeviceAttributes::max_inline) of the device, or less
-    /// where it has no more for queues this deep.
+    /// where it has no more for queues this deep. Some devices give less than was asked for, rather than none:
+    /// [`Prepared::max_inline`] tells.
     #[must_use]
     pub fn max_inline(mut self, len: u32) -> Self {
         self.options.max_inline = Some(len);
@@ -206,8 +207,8 @@ impl Prepared {
         self.qp.qpn()
     }
 
-    /// Bytes of inline data that it has room for: what was asked for, or by default as much as the device has for queues
-    /// this deep.
+    /// Bytes of inline data that it has room for: what was asked for, unless the device gave less, or by default as much as the
+    /// device has for queues this deep.
     pub fn max_inline(&self) -> usize {
         self.qp.max_inline()
     }

@@ -101,6 +101,28 @@ fn devices_without_reliable_connections_have_room_for_inline_data() {
 }
 
 #[test]
+fn less_room_for_inline_data_than_was_asked_for_is_what_there_is() {
+    in_fake(|| {
+        for extended in [0, 1] {
+            let mut ground = Ground::with(&[("max_inline_given", 32), ("qp_ex", extended)]);
+            assert_eq!(ground.ctx.attributes().max_inline, 32);
+            let (plain, asked) = (ground.pd.rc(&ground.cq), ground.pd.rc(&ground.cq).max_inline(128));
+            let (a, b) = (plain.build().unwrap(), asked.build().unwrap());
+            assert_eq!((a.max_inline(), b.max_inline()), (32, 32));
+            let (a, mut b) = connect(a, b);
+            assert!(b.explain().contains("room for 32 bytes of inline data, not 128"), "{}", b.explain());
+            let error = b.send_inline(&[1; 64]).post().unwrap_err().error;
+            assert!(matches!(error, PostError::TooLong { len: 64, limit: 32, .. }), "{error}");
+            let region = ground.exposed(32);
+            b.write_inline(&[1; 32], region.remote(0..32)).signaled().post().unwrap();
+            assert!(ground.done().status.is_success());
+            drop((a, b, region));
+            ground.close().reset().unwrap();
+        }
+    });
+}
+
+#[test]
 fn deep_queues_have_less_room_for_inline_data() {
     in_fake(|| {
         let most = 16384;

@@ -100,7 +100,7 @@ fn create(
     Ok(c.cast())
 }
 
-/// What the device makes of the sizes asked for: no less.
+/// What the device makes of the sizes asked for: no less, but of room for inline data.
 fn granted(wish: &ibv_qp_cap, settings: &Settings, shared: bool) -> Result<ibv_qp_cap, c_int> {
     let fits = |value: u32, limit: &str| u64::from(value) <= settings.get(limit);
     let receives = shared || (fits(wish.max_recv_wr, "max_qp_wr") && fits(wish.max_recv_sge, "max_sge"));
@@ -117,7 +117,7 @@ fn granted(wish: &ibv_qp_cap, settings: &Settings, shared: bool) -> Result<ibv_q
         max_recv_wr: if shared { 0 } else { up(wish.max_recv_wr) },
         max_send_sge: wish.max_send_sge,
         max_recv_sge: if shared { 0 } else { wish.max_recv_sge },
-        max_inline_data: wish.max_inline_data.next_multiple_of(16),
+        max_inline_data: wish.max_inline_data.next_multiple_of(16).min(settings.get_u32("max_inline_given")),
     })
 }
 

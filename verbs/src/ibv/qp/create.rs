@@ -247,6 +247,7 @@ struct Made {
     qpn: u32,
 }
 
+/// A queue pair, and the room for inline data that the device says that it gave.
 fn make(
     pd: &PdHandle,
     extended: bool,
@@ -254,7 +255,7 @@ fn make(
     cap: sys::ibv_qp_cap,
     [send_cq, recv_cq]: [&CqShared; 2],
     srq: Option<&Srq>,
-) -> Result<Made, CreateError> {
+) -> Result<(Made, u32), CreateError> {
     // SAFETY: all zeroes is a valid value of these plain attributes.
     let mut attributes: sys::ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     attributes.send_cq = send_cq.raw();
@@ -272,7 +273,8 @@ fn make(
         // SAFETY: just made, with those operations.
         if let Some(submit) = unsafe { Submit::extended(library, qp, qp_type) } {
             // SAFETY: alive.
-            return Ok(Made { qp, submit, qpn: unsafe { (*qp.as_ptr()).qp_num } });
+            let made = Made { qp, submit, qpn: unsafe { (*qp.as_ptr()).qp_num } };
+            return Ok((made, attributes.cap.max_inline_data));
         }
         // SAFETY: just made, and nobody knows of it.
         unsafe { (library.ibv_destroy_qp)(qp.as_ptr()) };
@@ -289,7 +291,8 @@ fn make(
     // SAFETY: domain and queues are alive.
     let qp = made(unsafe { (library.ibv_create_qp)(pd.pd(), &raw mut plain) }).map_err(explain)?;
     // SAFETY: alive.
-    Ok(Made { qp, submit: Submit::Plain(pd.device().ops), qpn: unsafe { (*qp.as_ptr()).qp_num } })
+    let made = Made { qp, submit: Submit::Plain(pd.device().ops), qpn: unsafe { (*qp.as_ptr()).qp_num } };
+    Ok((made, plain.cap.max_inline_data))
 }
 
 fn explain(source: io::Error) -> CreateError {
