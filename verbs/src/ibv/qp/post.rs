@@ -63,7 +63,7 @@ impl OwnedQp {
         };
         let submission = Submission {
             wr_id: self.tag(index),
-            flags: flags(&wr),
+            flags: flags(&wr, with.inline.is_some()),
             imm: wr.imm,
             invalidate: wr.invalidate,
             to: to.map(|to| &**to),
@@ -101,7 +101,7 @@ impl OwnedQp {
     /// Posts a request that binds or invalidates a key.
     #[cold]
     fn post_key(&self, index: u32, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
-        let (wr_id, flags, opcode) = (wr.wr_id, flags(&wr), wr.op.opcode());
+        let (wr_id, flags, opcode) = (wr.wr_id, flags(&wr, false), wr.op.opcode());
         let tag = self.tag(index);
         match (wr.op, with.bind) {
             (Op::Invalidate(rkey), _) => {
@@ -203,9 +203,10 @@ impl OwnedQp {
 }
 
 #[inline(always)]
-pub(super) fn flags(wr: &SendWr) -> u32 {
+pub(super) fn flags(wr: &SendWr, inline: bool) -> u32 {
     let flag = |set, flag| if set { flag } else { 0 };
     flag(wr.signaled, sys::IBV_SEND_SIGNALED)
         | flag(wr.solicited, sys::IBV_SEND_SOLICITED)
         | flag(wr.fenced, sys::IBV_SEND_FENCE)
+        | flag(inline, sys::IBV_SEND_INLINE)
 }

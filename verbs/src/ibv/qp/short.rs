@@ -46,7 +46,7 @@ impl OwnedQp {
     /// whole.
     #[inline(always)]
     pub(crate) fn post_send(&self, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
-        let flags = super::post::flags(&wr);
+        let flags = super::post::flags(&wr, with.inline.is_some());
         let SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced } = wr;
         let bare = with.to.is_none() && imm.is_none() && invalidate.is_none() && range.is_none();
         if bare
@@ -111,7 +111,7 @@ impl OwnedQp {
                     (*at).sg_list = &raw mut piece;
                     (*at).num_sge = 1;
                     (*at).opcode = opcode;
-                    (*at).send_flags = if inline.is_some() { flags | sys::IBV_SEND_INLINE } else { flags };
+                    (*at).send_flags = flags;
                     (*at).__bindgen_anon_1.imm_data = 0;
                     (*at).wr.rdma.remote_addr = remote_addr;
                     (*at).wr.rdma.rkey = rkey;

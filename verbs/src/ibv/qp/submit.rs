@@ -29,7 +29,8 @@ pub(super) struct Submission<'a> {
     pub(super) to: Option<&'a Ah>,
 }
 
-/// The local side of a request.
+/// The local side of a request. Where it is inline the request's flags say so too, in both ways: a provider may go by them alone
+/// (libbnxt_re).
 pub(super) enum Data<'a> {
     Inline(&'a [u8]),
     Pieces(&'a Pieces),
@@ -358,7 +359,6 @@ unsafe fn post_plain(
             inline.addr = data.as_ptr().expose_provenance() as u64;
             inline.length = data.len() as u32;
             (wr.sg_list, wr.num_sge) = (&raw mut inline, 1);
-            wr.send_flags |= sys::IBV_SEND_INLINE;
         }
         Data::Pieces(list) => (wr.sg_list, wr.num_sge) = (list.pieces.as_ptr().cast_mut(), list.count),
     }
