@@ -90,6 +90,7 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("max_srq", 4096),
     ("max_srq_wr", 16384),
     ("max_srq_sge", 16),
+    ("max_recv_piece", (1 << 31) - 1),
     ("atomic_cap", 1),
     ("vendor_id", 0x02c9),
     ("vendor_part_id", 4119),

@@ -31,7 +31,7 @@ pub(super) fn side(handle: &Handle, ports: u8, number: u8) -> io::Result<Side> {
         lid: of.lid,
         active_mtu: mtu(of.active_mtu),
         link_layer: link_layer(of.link_layer),
-        max_message: of.max_msg_sz,
+        max_message: longest(of.max_msg_sz),
         grh_required: u32::from(of.flags) & sys::IBV_QPF_GRH_REQUIRED != 0,
         gids: rows.rows(count(of.gid_tbl_len), Names::No),
     })
@@ -111,6 +111,11 @@ pub(super) fn mtu(code: u32) -> Mtu {
         // 3 is 1024, the least that RoCE has over Ethernet frames of 1500 bytes; a code that is not known is taken for it.
         _ => Mtu::B1024,
     }
+}
+
+/// Longest message of a port; one that says nothing has the longest that there is.
+pub(super) fn longest(told: u32) -> u32 {
+    if told == 0 { 1 << 31 } else { told }
 }
 
 /// Lanes of a link: `enum ib_port_width`.

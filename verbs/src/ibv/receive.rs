@@ -18,6 +18,9 @@ pub(super) struct Takes {
     pub(super) domain: u64,
     /// Most pieces.
     pub(super) max_sge: usize,
+    /// Bytes of the longest message. What memory has beyond is not handed over: nothing comes there, and a length of 2 GiB and
+    /// more has another meaning to libmlx5.
+    pub(super) max_message: u32,
 }
 
 impl RecvSlots {
@@ -38,7 +41,9 @@ impl RecvSlots {
         wr_id: u64,
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
-        if let Some(mut piece) = single(&memory, takes.domain) {
+        if let Some(mut piece) = single(&memory, takes.domain)
+            && piece.length <= takes.max_message
+        {
             let receive = Receive { local: memory, wr_id, len: piece.length };
             // SAFETY: passed on to the caller; the piece is of the memory.
             return unsafe { self.post_pieces(tags, receive, (&raw mut piece, 1), post) };
@@ -59,9 +64,9 @@ impl RecvSlots {
         (memory, wr_id): (Local, u64),
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
-        let gathered = memory
-            .check(takes.domain, None, takes.max_sge)
-            .and_then(|()| gather(&memory, 0..memory.len(), takes.domain));
+        let range = 0..memory.len().min(takes.max_message as usize);
+        let gathered =
+            memory.check(takes.domain, None, takes.max_sge).and_then(|()| gather(&memory, range, takes.domain));
         match gathered {
             Ok(mut list) => {
                 // No message is longer than 4 GiB.

@@ -10,6 +10,7 @@ use super::handle::{made, outcome};
 use super::memlock;
 use super::numbers::{QueueId, Tag};
 use super::pd::Pd;
+use super::port::longest;
 use super::receive::Takes;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::error::{CreateError, Rejected};
@@ -24,7 +25,7 @@ pub(crate) struct Srq {
     /// Tags of its receives, but for their slots.
     tags: u64,
     receives: Arc<RecvSlots>,
-    max_sge: usize,
+    takes: Takes,
     /// Where its receives complete.
     queues: Mutex<Vec<Weak<CqShared>>>,
     pd: Arc<Pd>,
@@ -62,17 +63,16 @@ impl Srq {
         let receives = Arc::new(RecvSlots::new(depth));
         let queues = Mutex::default();
         let tags = Tag { queue: id, receive: true, own: 0 }.encode();
-        Ok(Arc::new(Srq { srq, id, tags, receives, max_sge: max_sge as usize, queues, pd: pd.clone() }))
+        let max_message = longest(attributes.max_message);
+        let takes = Takes { domain: pd.id(), max_sge: max_sge as usize, max_message };
+        Ok(Arc::new(Srq { srq, id, tags, receives, takes, queues, pd: pd.clone() }))
     }
 
     /// Posts a receive. For the one owner, which has `&mut` of the queue.
     pub(crate) fn post(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
         let post = self.pd.device().handle().ops.post_srq_recv;
         // SAFETY: the owner is the only poster; the queue is alive.
-        unsafe {
-            let takes = Takes { domain: self.pd.id(), max_sge: self.max_sge };
-            self.receives.post(self.tags, takes, memory, wr_id, |wr, bad| post(self.raw(), wr, bad))
-        }
+        unsafe { self.receives.post(self.tags, self.takes, memory, wr_id, |wr, bad| post(self.raw(), wr, bad)) }
     }
 
     /// Asks for an event once fewer than `limit` receives are left.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use qpair_verbs::{Access, MemoryError, PostError, Rkey, WcStatus, WorkCompletion};
+use qpair_verbs::{Access, Local, MemoryError, PostError, Rkey, WcStatus, WorkCompletion};
 
 use crate::ground::{Ground, connect, in_fake, places};
 
@@ -20,8 +20,8 @@ fn one_of_each(extended: u64) -> (Vec<String>, Vec<WorkCompletion>, Vec<Vec<u8>>
             let done = ground.cq.poll().unwrap().expect("a completion");
             values.push(done.values());
             let bytes: Vec<u8> = match done.into_memory() {
-                qpair_verbs::Local::Buffer(buffer) => buffer.to_vec(),
-                qpair_verbs::Local::List(list) => list.iter().flat_map(|buffer| buffer.to_vec()).collect(),
+                Local::Buffer(buffer) => buffer.to_vec(),
+                Local::List(list) => list.iter().flat_map(|buffer| buffer.to_vec()).collect(),
                 _ => Vec::new(),
             };
             memory.push(bytes);
@@ -206,6 +206,36 @@ fn empty_parts_of_regions_are_no_pieces() {
             assert_eq!((done.status(), done.byte_len()), (WcStatus::SUCCESS, 0));
         }
         drop((a, b, srq, region));
+        ground.close();
+    });
+}
+
+/// Nothing longer than a message comes, and a long piece means another thing to some devices.
+#[test]
+fn receives_are_handed_over_as_long_as_messages_are() {
+    in_fake(|| {
+        let mut ground = Ground::with(&[("max_msg_sz", 4096), ("max_recv_piece", 4096)]);
+        let mut srq = ground.pd.create_srq(2).unwrap();
+        let (mut a, mut b) = ground.pair();
+        let (mut c, d) =
+            connect(ground.pd.rc(&ground.cq).build().unwrap(), ground.pd.rc(&ground.cq).srq(&srq).build().unwrap());
+        let long = || ground.pd.alloc(10_000).unwrap();
+        for (wr_id, memory) in [(1, Local::from(long())), (2, vec![long(), long()].into())] {
+            b.recv(memory).id(wr_id).post().unwrap();
+        }
+        srq.post(long(), 3).unwrap();
+        let message = || ground.pd.alloc(4096).unwrap();
+        a.send(message()).post().unwrap();
+        a.send(message()).post().unwrap();
+        c.send(message()).post().unwrap();
+        let mut received = Vec::new();
+        while let Some(done) = ground.cq.poll().unwrap() {
+            let values = done.values();
+            received.push((values.wr_id, values.status, values.byte_len, done.into_memory().len()));
+        }
+        let whole = |wr_id, len| (wr_id, WcStatus::SUCCESS, 4096, len);
+        assert_eq!(received, [whole(1, 10_000), whole(2, 20_000), whole(3, 10_000)]);
+        drop((a, b, c, d, srq));
         ground.close();
     });
 }

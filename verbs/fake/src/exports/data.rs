@@ -241,8 +241,12 @@ unsafe fn post_receives(
     while result.is_ok() && !next.is_null() {
         // SAFETY: as the caller says.
         let (wr, list) = unsafe { (&*next, entries((*next).sg_list, (*next).num_sge)) };
-        result = world.enter("post_recv_wr", address).and(list).and_then(|list| {
-            let pieces = list.len();
+        result = world.enter("post_recv_wr", address).and_then(|device| {
+            let list = list?;
+            let (pieces, longest) = (list.len(), world.devices[device].settings.get("max_recv_piece"));
+            if list.iter().any(|piece| u64::from(piece.length) > longest) {
+                return Err(libc::EINVAL);
+            }
             take(world, address, Receive { wr_id: wr.wr_id, list })?;
             world.record(symbol, address, format_args!(" wr_id={:#x} sge={pieces}", wr.wr_id));
             Ok(())

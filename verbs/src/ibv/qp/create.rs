@@ -144,7 +144,7 @@ impl OwnedQp {
             inline,
             max_sge,
             max_datagram: address.mtu.bytes(),
-            max_message: longest(port.max_message),
+            max_message: port.max_message,
             reads,
             peer_reads: Mutex::default(),
             explanation: Mutex::default(),
@@ -351,11 +351,6 @@ fn most_pieces(attributes: &DeviceAttributes) -> [usize; 2] {
     let most = attributes.max_sge.clamp(1, MAX_SGE as u32);
     let in_read = if attributes.max_sge_read == 0 { most } else { attributes.max_sge_read.min(most) };
     [most as usize, in_read as usize]
-}
-
-/// Longest message of a port; one that says nothing has the longest that there is.
-fn longest(told: u32) -> u32 {
-    if told == 0 { 1 << 31 } else { told }
 }
 
 fn reads(asked: u8, most: u32) -> u8 {

@@ -161,7 +161,7 @@ impl OwnedQp {
         let Some(receives) = &self.receives else {
             return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
         };
-        let takes = Takes { domain: self.domain, max_sge: self.max_sge[0] };
+        let takes = Takes { domain: self.domain, max_sge: self.max_sge[0], max_message: self.max_message };
         // SAFETY: the owner is the only poster; the queue pair is alive, and slots and tags are its.
         unsafe {
             let post = |wr, bad| (self.post_recv)(self.qp.as_ptr(), wr, bad);
