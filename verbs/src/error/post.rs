@@ -108,6 +108,15 @@ pub enum PostError {
         /// The kind of request.
         what: &'static str,
     },
+    /// A receive into memory that the processor does not reach, where the device's library may have the processor write it.
+    #[error(
+        "the device's library copies short messages by the processor, which can not write {form}; receive into memory of \
+         the processor, have the peer WRITE, or (with libmlx5) set MLX5_SCATTER_TO_CQE=0 before the program starts"
+    )]
+    CopiedByProcessor {
+        /// What the memory is.
+        form: &'static str,
+    },
     /// Too many pieces.
     #[error("{count} pieces of memory exceed the limit of {limit}")]
     TooManyPieces {

@@ -46,7 +46,27 @@ pub(super) fn flushes_late_receives(attributes: &DeviceAttributes) -> bool {
     attributes.vendor_id != RXE_VENDOR
 }
 
+/// Whether the user library may copy what was received, out of the completion and by the processor, to where the receive's piece
+/// is: there must be memory of this process then, and none of a GPU or a DMA-buf.
+///
+/// libmlx5 does so with up to 64 bytes, of `datagrams` not, unless the environment says no (`use_scatter_to_cqe` of rdma-core's
+/// providers/mlx5/verbs.c), libhns with what it has room for (`handle_recv_inl_data` of providers/hns/hns_roce_u_hw_v2.c).
+pub(super) fn copies_received(attributes: &DeviceAttributes, datagrams: bool) -> bool {
+    match attributes.vendor_id {
+        HUAWEI_VENDOR => true,
+        vendor if MELLANOX_VENDORS.contains(&vendor) => {
+            !datagrams && std::env::var_os("MLX5_SCATTER_TO_CQE").is_none_or(|chosen| chosen != "0")
+        }
+        _ => false,
+    }
+}
+
 /// `IB_WC_WITH_INVALIDATE` of the kernel's include/rdma/ib_verbs.h.
 const KERNEL_WITH_INV: u32 = 1 << 2;
 /// What the kernel's drivers/infiniband/sw/rxe/rxe_param.h gives for a vendor.
 const RXE_VENDOR: u32 = 0x00ff_ffff;
+/// What libhns's devices give: `PCI_VENDOR_ID_HUAWEI`.
+const HUAWEI_VENDOR: u32 = 0x19e5;
+/// What libmlx5's and libmlx4's devices give: Mellanox, by IEEE and by PCI, and those who have sold its devices as theirs (Topspin,
+/// Voltaire, Sun, HP, Bull).
+const MELLANOX_VENDORS: [u32; 8] = [0x02c9, 0x15b3, 0x05ad, 0x066a, 0x08f1, 0x03ba, 0x1708, 0x119f];

@@ -21,6 +21,25 @@ pub(super) struct Takes {
     /// Bytes of the longest message. What memory has beyond is not handed over: nothing comes there, and a length of 2 GiB and
     /// more has another meaning to libmlx5.
     pub(super) max_message: u32,
+    /// The processor's alone: the device's library may have it write there.
+    pub(super) copied: bool,
+}
+
+impl Takes {
+    /// Whether all who write what is received can write there.
+    #[inline(always)]
+    fn is_reached(self, memory: &Local) -> bool {
+        !self.copied || memory.is_of_processor()
+    }
+
+    fn check(self, memory: &Local) -> Result<(), PostError> {
+        memory.check(self.domain, None, self.max_sge)?;
+        if self.is_reached(memory) || memory.is_empty() {
+            return Ok(());
+        }
+        let form = if memory.is_on_gpu() { "memory of a GPU" } else { memory.form() };
+        Err(PostError::CopiedByProcessor { form })
+    }
 }
 
 impl RecvSlots {
@@ -43,6 +62,7 @@ impl RecvSlots {
     ) -> Result<(), Rejected> {
         if let Some(mut piece) = single(&memory, takes.domain)
             && piece.length <= takes.max_message
+            && takes.is_reached(&memory)
         {
             let receive = Receive { local: memory, wr_id, len: piece.length };
             // SAFETY: passed on to the caller; the piece is of the memory.
@@ -65,8 +85,7 @@ impl RecvSlots {
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
         let range = 0..memory.len().min(takes.max_message as usize);
-        let gathered =
-            memory.check(takes.domain, None, takes.max_sge).and_then(|()| gather(&memory, range, takes.domain));
+        let gathered = takes.check(&memory).and_then(|()| gather(&memory, range, takes.domain));
         match gathered {
             Ok(mut list) => {
                 // No message is longer than 4 GiB.

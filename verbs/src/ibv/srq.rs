@@ -11,6 +11,7 @@ use super::memlock;
 use super::numbers::{QueueId, Tag};
 use super::pd::Pd;
 use super::port::longest;
+use super::quirks;
 use super::receive::Takes;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::error::{CreateError, Rejected};
@@ -64,7 +65,8 @@ impl Srq {
         let queues = Mutex::default();
         let tags = Tag { queue: id, receive: true, own: 0 }.encode();
         let max_message = longest(attributes.max_message);
-        let takes = Takes { domain: pd.id(), max_sge: max_sge as usize, max_message };
+        let copied = quirks::copies_received(attributes, false);
+        let takes = Takes { domain: pd.id(), max_sge: max_sge as usize, max_message, copied };
         Ok(Arc::new(Srq { srq, id, tags, receives, takes, queues, pd: pd.clone() }))
     }
 

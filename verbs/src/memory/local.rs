@@ -151,6 +151,12 @@ impl Local {
         !self.place().is_host()
     }
 
+    /// True if the processor reaches it by the addresses that work requests have.
+    #[inline]
+    pub(crate) fn is_of_processor(&self) -> bool {
+        !matches!(self, Local::Dmabuf(_)) && !self.is_on_gpu()
+    }
+
     /// Whether it may be posted on a queue pair of `domain`, whose requests have `max_sge` pieces at most.
     #[inline]
     pub(crate) fn check(&self, domain: u64, range: Option<&Range<usize>>, max_sge: usize) -> Result<(), PostError> {

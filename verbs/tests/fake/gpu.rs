@@ -74,6 +74,25 @@ fn a_module_that_is_said_not_to_be_there_is_not_taken() {
     });
 }
 
+/// The processor copies short messages out of the completion, and can not to there.
+#[test]
+fn receives_into_gpu_memory_are_refused_where_the_library_copies_them() {
+    in_fake_with(&[("MLX5_SCATTER_TO_CQE", "1")], || {
+        let (_, gpu) = gpu_with(&[]);
+        let ground = Ground::new();
+        let (mut a, b) = ground.pair();
+        let region = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap();
+        let error = a.recv(region.local(0..64)).post().unwrap_err().error;
+        for part in ["memory of a GPU", "have the peer WRITE", "MLX5_SCATTER_TO_CQE=0"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        a.recv(region.local(0..0)).post().unwrap();
+        a.send(region.local(0..64)).post().unwrap();
+        drop((a, b, region));
+        ground.close();
+    });
+}
+
 #[test]
 fn what_a_nic_wrote_is_flushed_as_the_gpu_needs_it() {
     in_fake(|| {

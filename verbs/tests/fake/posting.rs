@@ -2,9 +2,9 @@
 
 use std::fs::File;
 
-use qpair_verbs::{Access, Local, MemoryError, PostError, Rkey, WcStatus, WorkCompletion};
+use qpair_verbs::{Access, Local, MemoryError, PostError, Rejected, Rkey, WcStatus, WorkCompletion};
 
-use crate::ground::{Ground, connect, in_fake, places};
+use crate::ground::{Ground, connect, in_fake, in_fake_with, places};
 
 /// Posts one of each kind; what the device was given, what came of it, and what the memory holds then.
 fn one_of_each(extended: u64) -> (Vec<String>, Vec<WorkCompletion>, Vec<Vec<u8>>) {
@@ -273,6 +273,58 @@ fn a_dma_buf_is_registered_as_it_is_and_given_back_before_its_descriptor() {
         assert!(ground.fake.calls().contains("ibv_dereg_mr"), "{}", ground.fake.calls());
         ground.nothing();
         ground.close();
+    });
+}
+
+/// Whether receives into a DMA-buf are taken on a device of that vendor: by a connected queue pair, by a shared queue, and by a
+/// queue pair of datagrams.
+fn received_into_a_dma_buf(vendor: u64) -> [bool; 3] {
+    let ground = Ground::with(&[("vendor_id", vendor)]);
+    let mut srq = ground.pd.create_srq(4).unwrap();
+    let mut a = ground.pd.rc(&ground.cq).build().unwrap();
+    let mut datagrams = ground.pd.ud(&ground.cq).build().unwrap();
+    let file = rustix::fs::memfd_create("dma-buf", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    File::from(file.try_clone().unwrap()).set_len(4096).unwrap();
+    // The address of nothing here.
+    let region = ground.pd.register_dmabuf(file, 0, 0x1000, 4096, Access::NONE).unwrap();
+    // For WRITEs with immediate data, which go elsewhere.
+    for nothing in [Local::None, region.local(5..5).into()] {
+        a.recv(nothing).post().unwrap();
+    }
+    let part = || region.local(0..64);
+    let posted = [a.recv(part()).post(), srq.post(part(), 1), datagrams.recv(part()).post()];
+    let taken = posted.map(|posted| match posted {
+        Ok(()) => true,
+        Err(Rejected { error, memory }) => {
+            assert_eq!(error, PostError::CopiedByProcessor { form: "part of a DMA-buf" });
+            assert!(matches!(memory, Local::Dmabuf(_)), "{memory:?}");
+            false
+        }
+    });
+    drop((srq, a, datagrams, region));
+    ground.close().reset().unwrap();
+    taken
+}
+
+const MELLANOX: u64 = 0x02c9;
+const HUAWEI: u64 = 0x19e5;
+const BROADCOM: u64 = 0x14e4;
+
+/// The processor copies what is received there, to an address that is none of its own.
+#[test]
+fn receives_into_a_dma_buf_are_refused_where_the_library_copies_them() {
+    in_fake_with(&[("MLX5_SCATTER_TO_CQE", "1")], || {
+        assert_eq!(received_into_a_dma_buf(MELLANOX), [false, false, true]);
+        assert_eq!(received_into_a_dma_buf(HUAWEI), [false; 3]);
+        assert_eq!(received_into_a_dma_buf(BROADCOM), [true; 3]);
+    });
+}
+
+#[test]
+fn receives_into_a_dma_buf_are_taken_where_libmlx5_is_told_not_to_copy() {
+    in_fake_with(&[("MLX5_SCATTER_TO_CQE", "0")], || {
+        assert_eq!(received_into_a_dma_buf(MELLANOX), [true; 3]);
+        assert_eq!(received_into_a_dma_buf(HUAWEI), [false; 3]);
     });
 }
 

@@ -26,6 +26,7 @@ use crate::ibv::numbers::Tag;
 use crate::ibv::pd::Pd;
 use crate::ibv::pd_handle::PdHandle;
 use crate::ibv::quirks;
+use crate::ibv::receive::Takes;
 use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::ibv::send_queue::SendQueue;
 use crate::ibv::srq::Srq;
@@ -55,6 +56,8 @@ pub(crate) struct OwnedQp {
     pub(super) inline: Room,
     /// Most pieces of memory in a request, and in a READ.
     pub(super) max_sge: [usize; 2],
+    /// What it takes receives into.
+    pub(super) takes: Takes,
     pub(super) max_datagram: u32,
     pub(super) max_message: u32,
     /// READs and atomics that this side answers at once, and that it may have under way.
@@ -143,6 +146,12 @@ impl OwnedQp {
             },
             inline,
             max_sge,
+            takes: Takes {
+                domain: pd.id(),
+                max_sge: max_sge[0],
+                max_message: port.max_message,
+                copied: quirks::copies_received(attributes, options.qp_type == QpType::Ud),
+            },
             max_datagram: address.mtu.bytes(),
             max_message: port.max_message,
             reads,

@@ -14,7 +14,6 @@ use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
 use crate::ibv::pieces::gather;
 use crate::ibv::quirks;
-use crate::ibv::receive::Takes;
 use crate::ibv::send_queue::{Held, SendSlot};
 use crate::memory::{Grant, Local, RegionShared, Window};
 use crate::qp::{Borrowed, Limits, Op, SendWr, Target};
@@ -161,11 +160,10 @@ impl OwnedQp {
         let Some(receives) = &self.receives else {
             return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
         };
-        let takes = Takes { domain: self.domain, max_sge: self.max_sge[0], max_message: self.max_message };
         // SAFETY: the owner is the only poster; the queue pair is alive, and slots and tags are its.
         unsafe {
             let post = |wr, bad| (self.post_recv)(self.qp.as_ptr(), wr, bad);
-            receives.post(self.tags | Tag::RECEIVE, takes, memory, wr_id, post)
+            receives.post(self.tags | Tag::RECEIVE, self.takes, memory, wr_id, post)
         }?;
         if self.known_state() == QpState::Err {
             self.flush_late_receive();
