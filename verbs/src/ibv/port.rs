@@ -30,7 +30,7 @@ pub(super) fn side(handle: &Handle, ports: u8, number: u8) -> io::Result<Side> {
     Ok(Side {
         lid: of.lid,
         active_mtu: mtu(of.active_mtu),
-        link_layer: link_layer(of.link_layer),
+        link_layer: link_layer(handle, of.link_layer),
         max_message: longest(of.max_msg_sz),
         grh_required: u32::from(of.flags) & sys::IBV_QPF_GRH_REQUIRED != 0,
         gids: rows.rows(count(of.gid_tbl_len), Names::No),
@@ -57,7 +57,7 @@ pub(super) fn whole(handle: &Handle, ports: u8, number: u8) -> Option<PortAttrib
         lid_mask_bits: of.lmc,
         subnet_manager_lid: of.sm_lid,
         subnet_manager_level: of.sm_sl,
-        link_layer: link_layer(of.link_layer),
+        link_layer: link_layer(handle, of.link_layer),
         max_message: of.max_msg_sz,
         capability_flags: of.port_cap_flags,
         lanes: lanes(of.active_width),
@@ -93,13 +93,19 @@ fn pkeys(handle: &Handle, port: u8, len: u16) -> Vec<u16> {
     keys.collect()
 }
 
-fn link_layer(code: u8) -> LinkLayer {
+fn link_layer(handle: &Handle, code: u8) -> LinkLayer {
     match u32::from(code) {
-        // Before there was anything else, this field was zero.
-        0 | 1 => LinkLayer::InfiniBand,
+        // Before there was anything else, this field was zero; so it is where the device is of neither, as EFA's are.
+        0 if transport_type(handle) == sys::IBV_TRANSPORT_IB => LinkLayer::InfiniBand,
+        1 => LinkLayer::InfiniBand,
         2 => LinkLayer::Ethernet,
         other => LinkLayer::Unknown(other),
     }
+}
+
+fn transport_type(handle: &Handle) -> sys::ibv_transport_type {
+    // SAFETY: the context is open, and has its device.
+    unsafe { (*(*handle.ctx()).device).transport_type }
 }
 
 pub(super) fn mtu(code: u32) -> Mtu {

@@ -2,7 +2,7 @@
 //! needed; what it has little of is not posted.
 
 use qpair_fake_ibverbs::control::Device as Fake;
-use qpair_verbs::{Access, CmError, Context, CreateError, OpenError, PostError, Rejected};
+use qpair_verbs::{Access, CmError, Context, CreateError, LinkLayer, OpenError, PostError, Rejected};
 
 use crate::ground::{Ground, NAME, connect, in_fake, in_fake_with, settled};
 
@@ -183,6 +183,22 @@ fn more_pieces_than_the_device_takes_are_refused() {
         }
         drop((a, b, shared, region, pd));
         ground.close();
+    });
+}
+
+/// EFA's ports say that they are of none, and have a LID all the same.
+#[test]
+fn ports_of_no_link_layer_are_infiniband_on_its_devices_alone() {
+    const UNSPECIFIED: u64 = 4;
+    in_fake(|| {
+        for (transport, link_layer) in [(0, LinkLayer::InfiniBand), (UNSPECIFIED, LinkLayer::Unknown(0))] {
+            let ground = Ground::with(&[("transport_type", transport), ("link_layer", 0), ("lid", 1)]);
+            assert_eq!(ground.ctx.port(1).unwrap().link_layer, link_layer);
+            let (a, b) = ground.pair();
+            assert_eq!(a.explain().contains("at LID 1"), link_layer == LinkLayer::InfiniBand, "{}", a.explain());
+            drop((a, b));
+            ground.close().reset().unwrap();
+        }
     });
 }
 
