@@ -186,12 +186,16 @@ impl Drop for DeviceList {
     }
 }
 
-/// What a function of the library says that returns 0 or an errno; some return -1 and set errno.
+/// What a function of the library says that returns 0 or an errno; some return -1 and set errno, some an errno negated.
 pub(super) fn outcome(status: c_int) -> io::Result<()> {
     match status {
         0 => Ok(()),
-        errno if errno > 0 => Err(io::Error::from_raw_os_error(errno)),
-        _ => Err(io::Error::last_os_error()),
+        -1 => match io::Error::last_os_error() {
+            // It failed all the same.
+            silent if silent.raw_os_error() == Some(0) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            error => Err(error),
+        },
+        errno => Err(io::Error::from_raw_os_error(errno.saturating_abs())),
     }
 }
 
@@ -208,3 +212,24 @@ pub(super) fn refused(error: io::Error) -> PostError {
 /// How long a device may take to go once it says EIO of what is given back: one that has not failed, and one that has.
 const REMOVAL: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 const PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_an_errno_in_each_way_to_say_it() {
+        let said = |status, errno| {
+            // SAFETY: sets this thread's error number.
+            unsafe { *libc::__errno_location() = errno };
+            outcome(status).err().map(|error| error.raw_os_error().unwrap_or_default())
+        };
+        assert_eq!(said(0, libc::ENOMEM), None);
+        for status in [libc::EINVAL, -libc::EINVAL] {
+            assert_eq!(said(status, libc::ENOMEM), Some(libc::EINVAL), "{status}");
+        }
+        assert_eq!(said(-1, libc::ENOMEM), Some(libc::ENOMEM));
+        assert_eq!(said(-1, 0), Some(libc::EIO));
+        assert_eq!(said(c_int::MIN, 0), Some(c_int::MAX));
+    }
+}
