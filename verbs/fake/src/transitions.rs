@@ -29,6 +29,7 @@ fn legal(kind: u32, from: u32, to: u32) -> Option<(u32, u32)> {
     let sending = pick(changeable | IBV_QP_MIN_RNR_TIMER, changeable, IBV_QP_CUR_STATE | IBV_QP_QKEY);
     let limited = IBV_QP_RATE_LIMIT;
     match (from, to) {
+        (IBV_QPS_RESET, IBV_QPS_ERR) => None,
         (_, IBV_QPS_RESET | IBV_QPS_ERR) => Some((0, 0)),
         (IBV_QPS_RESET, IBV_QPS_INIT) => Some((first, 0)),
         (IBV_QPS_INIT, IBV_QPS_INIT) => Some((0, first)),

@@ -1,4 +1,5 @@
-//! Which state transitions of a queue pair are legal, and which attributes each takes: InfiniBand section 10.3.
+//! Which state transitions of a queue pair are legal, and which attributes each takes: InfiniBand section 10.3, as Linux has it
+//! (`qp_state_table` in its drivers/infiniband/core/verbs.c).
 
 use std::fmt;
 use std::ops::BitOr;
@@ -30,7 +31,7 @@ pub const fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<T
     use QpType::*;
     let (required, optional): (&[QpAttribute], &[QpAttribute]) = match (from, to) {
         (Unknown(_), _) | (_, Unknown(_)) => return None,
-        (_, Reset | Err) => (&[], &[]),
+        (_, Reset) | (Init | Rtr | Rts | Sqd | Sqe | Err, Err) => (&[], &[]),
 
         (Reset, Init) => (to_init(qp_type), &[]),
         (Init, Init) => (&[], to_init(qp_type)),
@@ -80,7 +81,7 @@ pub const fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<T
             Ud => (&[], &[CurrentState, Qkey]),
         },
 
-        (Reset, Rtr | Rts | Sqd | Sqe)
+        (Reset, Rtr | Rts | Sqd | Sqe | Err)
         | (Init, Rts | Sqd | Sqe)
         | (Rtr, Init | Rtr | Sqd | Sqe)
         | (Rts, Init | Rtr | Sqe)
@@ -289,7 +290,7 @@ mod tests {
     /// Legal cells as letters: row is the state before, column the state after. R, C, D: on RC, UC, UD; `*`: on all.
     const LEGAL: [[&str; 7]; 7] = [
         // Reset Init  Rtr  Rts   Sqd  Sqe  Err
-        ["*", "*", "", "", "", "", "*"],  // Reset
+        ["*", "*", "", "", "", "", ""],   // Reset
         ["*", "*", "*", "", "", "", "*"], // Init
         ["*", "", "", "*", "", "", "*"],  // Rtr
         ["*", "", "", "*", "*", "", "*"], // Rts

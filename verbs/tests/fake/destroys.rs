@@ -2,7 +2,7 @@
 //! goes on.
 
 use qpair_fake_ibverbs::control::Device;
-use qpair_verbs::{Access, Context, CqError, Local, ProtectionDomain};
+use qpair_verbs::{Access, Context, CqError, CreateError, Local, ProtectionDomain};
 
 use crate::ground::{Ground, Log, NAME, connect, in_fake, wait_until};
 
@@ -145,6 +145,21 @@ fn a_queue_pair_that_does_not_fail_is_destroyed_all_the_same() {
         let Ok(Local::Buffer(_)) = ground.cq.poll().map(|done| done.unwrap().into_memory()) else { panic!("a buffer") };
         drop((a, b, region));
         ground.close();
+    });
+}
+
+/// From RESET the kernel takes none to the error state: that would be said beside the reason.
+#[test]
+fn a_queue_pair_that_was_not_brought_to_init_goes_without_a_word() {
+    in_fake(|| {
+        let log = Log::start();
+        let ground = Ground::with(&[("refuse_attr", qpair_verbs_sys::IBV_QP_PKEY_INDEX.into())]);
+        let error = ground.pd.rc(&ground.cq).build().unwrap_err();
+        assert!(matches!(error, CreateError::Transition { .. }), "{error}");
+        let calls = ground.fake.calls();
+        assert!(calls.contains(" 0->1 ") && !calls.contains("->6"), "{calls}");
+        ground.close();
+        assert!(!log.text().contains("ERROR"), "{}", log.text());
     });
 }
 
