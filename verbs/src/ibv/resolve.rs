@@ -44,6 +44,8 @@ impl Device {
         let local = Local {
             port: number,
             gid_index: row,
+            // Of a subnet of InfiniBand, which this is none of.
+            gid: Gid([0; 16]),
             link_layer: side.link_layer,
             grh_required: side.grh_required,
             service_level: 0,

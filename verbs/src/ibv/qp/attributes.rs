@@ -8,13 +8,15 @@ use qpair_verbs_sys as sys;
 use crate::QpAddress;
 use crate::device::{AtomicAbility, LinkLayer};
 use crate::qp::QpOptions;
-use crate::types::{Access, Mtu, Psn, QpType};
+use crate::types::{Access, Gid, Mtu, Psn, QpType};
 
 /// The side of a path that is here.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ibv) struct Local {
     pub(in crate::ibv) port: u8,
     pub(in crate::ibv) gid_index: u8,
+    /// What stands in that row; zeroes for nothing.
+    pub(in crate::ibv) gid: Gid,
     pub(in crate::ibv) link_layer: LinkLayer,
     /// Paths need GIDs within a subnet too.
     pub(in crate::ibv) grh_required: bool,
@@ -26,7 +28,10 @@ pub(in crate::ibv) struct Local {
 impl Local {
     /// Whether a peer's port is named by its GID; else by its LID alone, within an InfiniBand subnet.
     pub(in crate::ibv) fn is_global(&self, peer: &QpAddress) -> bool {
-        self.link_layer != LinkLayer::InfiniBand || self.grh_required || peer.lid == 0
+        self.link_layer != LinkLayer::InfiniBand
+            || self.grh_required
+            || peer.lid == 0
+            || are_of_different_subnets(self.gid, peer.gid)
     }
 
     /// The way to a peer's port.
@@ -47,6 +52,11 @@ impl Local {
             port_num: self.port,
         }
     }
+}
+
+/// As the upper halves of two ports' GIDs say; a GID that is not known says nothing.
+fn are_of_different_subnets(one: Gid, other: Gid) -> bool {
+    [one, other].iter().all(|gid| gid.0 != [0; 16]) && one.0[..8] != other.0[..8]
 }
 
 /// No attribute at all.
@@ -131,7 +141,10 @@ const RNR_TIMERS_US: [u32; 31] = [
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
+    use crate::types::Qpn;
 
     #[test]
     fn timeouts_are_rounded_up() {
@@ -148,6 +161,39 @@ mod tests {
         assert_eq!([code(0), code(10), code(11), code(640), code(641)], [1, 1, 2, 12, 13]);
         assert_eq!(code(491_520), 31);
         assert_eq!(code(491_521), 0, "the longest, 655.36 ms");
+    }
+
+    #[test]
+    fn infiniband_peers_are_named_by_lids_within_a_subnet() {
+        let gid = |subnet: u16, port| Gid(Ipv6Addr::new(0xfe80, 0, 0, subnet, 0, 0, 0, port).octets());
+        let (own, near, far, unknown) = (gid(0, 1), gid(0, 2), gid(1, 2), Gid([0; 16]));
+        let is_global = |own, (lid, theirs)| {
+            let local = Local {
+                port: 1,
+                gid_index: 0,
+                gid: own,
+                link_layer: LinkLayer::InfiniBand,
+                grh_required: false,
+                service_level: 0,
+                traffic_class: 0,
+                hop_limit: 64,
+            };
+            let peer = QpAddress {
+                qp_type: QpType::Rc,
+                qpn: Qpn(7),
+                psn: Psn::new(0),
+                gid: theirs,
+                lid,
+                mtu: Mtu::B1024,
+                qkey: 0,
+                max_rd_atomic: 0,
+                ece: None,
+                soft: None,
+            };
+            local.is_global(&peer)
+        };
+        assert!(!is_global(own, (5, near)) && !is_global(own, (5, unknown)) && !is_global(unknown, (5, far)));
+        assert!(is_global(own, (5, far)) && is_global(own, (0, near)));
     }
 
     #[test]

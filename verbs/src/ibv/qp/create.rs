@@ -138,6 +138,7 @@ impl OwnedQp {
             local: Local {
                 port: options.port,
                 gid_index,
+                gid: address.gid,
                 link_layer: port.link_layer,
                 grh_required: port.grh_required,
                 service_level: options.service_level,

@@ -84,8 +84,8 @@ impl OwnedQp {
             let port = self.pd.device().side(local.port);
             let port = port.map_err(|source| ConnectError::System { what: "ask the device for its port", source })?;
             let row = preferred_gid(&port.gids, Some(peer.gid));
-            if let Some(index) = row.and_then(|row| u8::try_from(row.index).ok()) {
-                local.gid_index = index;
+            if let Some((index, gid)) = row.and_then(|row| Some((u8::try_from(row.index).ok()?, row.gid))) {
+                (local.gid_index, local.gid) = (index, gid);
             }
         }
         Ah::create(&self.pd, &local, peer)
