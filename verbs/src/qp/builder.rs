@@ -51,7 +51,8 @@ impl QpBuilder {
         self
     }
 
-    /// Takes receives from `srq` instead of a queue of its own: RC, and on devices of libibverbs UD too.
+    /// Takes receives from `srq` instead of a queue of its own: RC, and on devices of libibverbs UD too. Receives that it took and
+    /// that were not polled may be lost to `srq` with it: see [`QueuePair::is_settled`].
     #[must_use]
     pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
         self.srq = Some(srq.handle());

@@ -14,7 +14,8 @@ use crate::wc::Completion;
 ///
 /// Dropping it moves it to the error state and waits until the peer has left its memory, up to three seconds: what a
 /// stopped peer sits in is leaked, not freed. Memory that was posted is free once its completion queues were polled again
-/// or dropped.
+/// or dropped. One that takes from a shared receive queue is best dropped once it [is settled](Self::is_settled) and its completion
+/// queue was polled: else receives of the shared queue may be lost with it.
 ///
 /// Requests are built and posted one at a time:
 ///

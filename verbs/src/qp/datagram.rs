@@ -12,6 +12,9 @@ use crate::wc::Completion;
 pub const GRH_BYTES: usize = 40;
 
 /// A datagram queue pair. Messages are at most one MTU; each receive needs [`GRH_BYTES`] more, in front.
+///
+/// One that takes from a shared receive queue is best dropped once it [is settled](Self::is_settled) and its completion queue was
+/// polled, as [connected ones](crate::QueuePair::is_settled) are.
 #[derive(Debug)]
 pub struct DatagramQueuePair {
     qp: OwnedQp,
@@ -100,6 +103,12 @@ impl DatagramQueuePair {
     /// State as of now.
     pub fn state(&self) -> QpState {
         self.qp.state()
+    }
+
+    /// True once the queue pair has failed, and to drop it takes no wait; see
+    /// [`QueuePair::is_settled`](crate::QueuePair::is_settled).
+    pub fn is_settled(&self) -> bool {
+        self.qp.state() == QpState::Err && self.qp.try_settle()
     }
 
     /// Moves the queue pair to the error state: what is posted completes as flushed.

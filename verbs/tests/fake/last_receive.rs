@@ -77,6 +77,23 @@ fn a_queue_pair_is_settled_when_the_device_has_told() {
 }
 
 #[test]
+fn one_of_datagrams_is_settled_likewise() {
+    in_fake(|| {
+        let ground = Ground::with(&[("last_wqe", 0)]);
+        let srq = ground.pd.create_srq(4).unwrap();
+        let mut datagrams = ground.pd.ud(&ground.cq).srq(&srq).build().unwrap().activate().unwrap();
+        assert!(!datagrams.is_settled(), "it works");
+        datagrams.to_error().unwrap();
+        let failed = Instant::now();
+        assert!(!datagrams.is_settled() || failed.elapsed() >= LIMIT);
+        ground.fake.event(LAST_WQE_REACHED, About::Qp(datagrams.number().0)).unwrap();
+        assert!(wait_until(|| datagrams.is_settled()));
+        drop((datagrams, srq));
+        ground.close();
+    });
+}
+
+#[test]
 fn one_that_fails_by_itself_is_settled_no_sooner() {
     fn by_event(ground: &mut Ground, qp: &mut QueuePair) {
         ground.fake.event(sys::IBV_EVENT_QP_FATAL, About::Qp(qp.number().0)).unwrap();
