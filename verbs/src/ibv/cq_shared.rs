@@ -92,13 +92,14 @@ impl CqShared {
         }
         let handle = device.handle();
         let size = i32::try_from(depth).unwrap_or(i32::MAX);
+        let vector = vector(device);
         let cq = channel
             .add(|channel, name| {
                 if timed {
-                    return create_timed(handle, depth, channel, name);
+                    return create_timed(handle, (depth, vector), channel, name);
                 }
                 // SAFETY: context and channel are alive.
-                unsafe { (handle.library.ibv_create_cq)(handle.ctx(), size, name, channel, 0) }
+                unsafe { (handle.library.ibv_create_cq)(handle.ctx(), size, name, channel, vector.cast_signed()) }
             })
             .map_err(|source| {
                 let limited = memlock::explain_queue("completion queue", &source);
@@ -210,5 +211,14 @@ impl Drop for CqShared {
     }
 }
 
+/// The completion vector of the next queue: each is an interrupt, which one core serves. The queues of a process have all in turn,
+/// and those of several processes do not all begin with the same.
+fn vector(device: &Device) -> u32 {
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    std::process::id().wrapping_add(made) % device.attributes().completion_vectors.max(1)
+}
+
+/// Queues that this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
 /// No [`CqFailure`].
 const WORKS: u8 = 0;

@@ -13,10 +13,10 @@ pub(super) const WANTED: u64 = (sys::IBV_WC_EX_WITH_BYTE_LEN
     | sys::IBV_WC_EX_WITH_SRC_QP
     | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) as u64;
 
-/// Makes an extended queue of so many entries; null with errno where that fails.
+/// Makes an extended queue of so many entries, whose events come by that vector; null with errno where that fails.
 pub(super) fn create_timed(
     handle: &Handle,
-    depth: u32,
+    (depth, vector): (u32, u32),
     channel: *mut sys::ibv_comp_channel,
     name: *mut std::ffi::c_void,
 ) -> *mut sys::ibv_cq {
@@ -24,7 +24,7 @@ pub(super) fn create_timed(
         cqe: depth,
         cq_context: name,
         channel,
-        comp_vector: 0,
+        comp_vector: vector,
         wc_flags: WANTED,
         comp_mask: 0,
         flags: 0,

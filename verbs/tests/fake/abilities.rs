@@ -1,6 +1,8 @@
 //! What a device tells of itself is asked for once where it lasts, again where it may change, and no more of it than is
 //! needed; what it has little of is not posted.
 
+use std::collections::HashSet;
+
 use qpair_fake_ibverbs::control::Device as Fake;
 use qpair_verbs::{Access, CmError, Context, CreateError, LinkLayer, OpenError, PostError, Rejected};
 
@@ -182,6 +184,26 @@ fn more_pieces_than_the_device_takes_are_refused() {
             assert!(ground.done().status.is_success());
         }
         drop((a, b, shared, region, pd));
+        ground.close();
+    });
+}
+
+/// Each is an interrupt, which one core serves.
+#[test]
+fn completion_queues_take_turns_at_the_vectors() {
+    in_fake(|| {
+        const VECTORS: usize = 3;
+        let ground = Ground::with(&[("num_comp_vectors", VECTORS as u64)]);
+        let plain: Vec<_> = (0..2 * VECTORS).map(|_| ground.ctx.create_cq(4).unwrap()).collect();
+        let timed: Vec<_> = (0..VECTORS).map(|_| ground.ctx.create_cq_with_timestamps(4, None).unwrap()).collect();
+        let calls = ground.fake.calls();
+        for (made, queues) in [("ibv_create_cq ", plain.len() + 1), ("ibv_create_cq_ex ", timed.len())] {
+            let lines = calls.lines().filter(|line| line.starts_with(made));
+            let vectors: Vec<_> = lines.filter_map(|line| line.split("vector=").nth(1)).collect();
+            assert_eq!(vectors.len(), queues, "{calls}");
+            assert!(vectors.windows(VECTORS).all(|some| HashSet::<_>::from_iter(some).len() == VECTORS), "{vectors:?}");
+        }
+        drop((plain, timed));
         ground.close();
     });
 }

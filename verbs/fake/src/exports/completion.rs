@@ -91,7 +91,7 @@ pub(super) fn create(
     });
     let mut parents = vec![context.addr()];
     parents.extend(channel);
-    let handle = world.add(symbol, device, c.addr(), &parents, state, "");
+    let handle = world.add(symbol, device, c.addr(), &parents, state, format_args!(" vector={}", wish.comp_vector));
     // SAFETY: made above.
     unsafe { (*c).handle = handle };
     Ok(c)
