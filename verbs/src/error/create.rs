@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::{LOOK, list, untaken};
+use super::{LOOK, hexadecimal, list, untaken};
 use crate::types::{QpState, QpType};
 
 /// Making a control object (PD, CQ, QP, SRQ) failed.
@@ -80,6 +80,19 @@ pub enum CreateError {
         index: u32,
         /// The rows in use.
         rows: Vec<u32>,
+    },
+    /// The port is not in the partition that was asked for.
+    #[error(
+        "port {port} is not in the partition of key {pkey:#06x}; its keys: {} (the subnet's manager gives them)",
+        hexadecimal(.keys)
+    )]
+    NoPkey {
+        /// The port.
+        port: u8,
+        /// The key asked for.
+        pkey: u16,
+        /// The keys of the port's table.
+        keys: Vec<u16>,
     },
     /// The device refused a state transition.
     #[error(

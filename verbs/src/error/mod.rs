@@ -28,6 +28,11 @@ fn list(numbers: &[u32]) -> String {
     if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
 }
 
+fn hexadecimal(keys: &[u16]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| format!("{key:#06x}")).collect();
+    if keys.is_empty() { "none".to_owned() } else { keys.join(", ") }
+}
+
 /// Where to look for what the system does not tell.
 const LOOK: &str = "see what the kernel's log (dmesg) says, and look for limits (`qpair doctor`)";
 

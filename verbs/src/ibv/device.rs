@@ -14,7 +14,7 @@ use super::watcher::Watcher;
 use super::{attributes, counters, inline, library};
 use crate::counters::Counter;
 use crate::device::{DeviceAttributes, PortAttributes};
-use crate::error::{CmError, OpenError};
+use crate::error::{CmError, CreateError, OpenError};
 use crate::events::EventHub;
 use crate::sync::lock;
 
@@ -102,6 +102,11 @@ impl Device {
     /// What paths from port `number` rest on, as it is now.
     pub(super) fn side(&self, number: u8) -> io::Result<Side> {
         port::side(&self.handle, self.attributes.ports, number)
+    }
+
+    /// The row of a partition's key in the table of port `number`.
+    pub(super) fn pkey_index(&self, number: u8, pkey: u16) -> Result<u16, CreateError> {
+        port::pkey_index(&self.handle, number, pkey)
     }
 
     pub(crate) fn events(&self) -> &EventHub {

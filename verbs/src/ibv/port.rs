@@ -8,6 +8,7 @@ use qpair_verbs_sys as sys;
 use super::gid::{self, Names};
 use super::handle::{Handle, outcome};
 use crate::device::{LinkLayer, PhysicalState, PortAttributes, PortState};
+use crate::error::CreateError;
 use crate::types::{GidEntry, Mtu};
 
 /// What the paths from a port rest on, and no more: each queue pair, each address handle and each inquiry asks for it.
@@ -65,7 +66,7 @@ pub(super) fn whole(handle: &Handle, ports: u8, number: u8) -> Option<PortAttrib
         bad_pkeys: of.bad_pkey_cntr,
         qkey_violations: of.qkey_viol_cntr,
         gid_table_len,
-        pkeys: pkeys(handle, number, of.pkey_tbl_len),
+        pkeys: pkeys(handle, number, of.pkey_tbl_len).into_iter().map(|(_, key)| key).collect(),
         gids: rows.rows(gid_table_len, Names::Yes),
     })
 }
@@ -82,13 +83,30 @@ pub(super) fn ask(handle: &Handle, number: u8) -> io::Result<sys::ibv_port_attr>
     Ok(unsafe { of.assume_init() })
 }
 
-/// Partition keys that are set.
-fn pkeys(handle: &Handle, port: u8, len: u16) -> Vec<u16> {
+/// The row of port `number`'s table that has a partition's key: with full membership, where there is one, as the kernel has it.
+///
+/// # Errors
+/// [`CreateError::NoPkey`] if there is none.
+pub(super) fn pkey_index(handle: &Handle, number: u8, pkey: u16) -> Result<u16, CreateError> {
+    let asked = ask(handle, number);
+    let of = asked.map_err(|source| CreateError::System { what: "ask the device for its port", source })?;
+    let rows = pkeys(handle, number, of.pkey_tbl_len);
+    let of_partition = rows.iter().filter(|(_, key)| (key ^ pkey) & !FULL_MEMBER == 0);
+    // Of several the first.
+    let row = of_partition.min_by_key(|(_, key)| !key & FULL_MEMBER);
+    row.map(|&(index, _)| index).ok_or_else(|| {
+        let keys = rows.iter().map(|&(_, key)| key).collect();
+        CreateError::NoPkey { port: number, pkey, keys }
+    })
+}
+
+/// Partition keys that are set, with their rows.
+fn pkeys(handle: &Handle, port: u8, len: u16) -> Vec<(u16, u16)> {
     let keys = (0..len).filter_map(|index| {
         let mut key = 0;
         // SAFETY: the context is open; the key is written to.
         let status = unsafe { (handle.library.ibv_query_pkey)(handle.ctx(), port, index.into(), &raw mut key) };
-        (status == 0).then(|| u16::from_be(key)).filter(|&key| key != 0)
+        (status == 0).then(|| (index, u16::from_be(key))).filter(|&(_, key)| key != 0)
     });
     keys.collect()
 }
@@ -149,6 +167,9 @@ fn lane_rate(code: u8) -> Option<u32> {
         _ => None,
     }
 }
+
+/// The bit of a partition key that says whether its port may talk to all of the partition.
+const FULL_MEMBER: u16 = 1 << 15;
 
 /// A limit that devices give as a signed number.
 pub(super) fn count(value: i32) -> u32 {

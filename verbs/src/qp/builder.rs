@@ -134,6 +134,16 @@ impl QpBuilder {
         self
     }
 
+    /// The partition that it is in, by its key; by default that of the first row of the port's table, which is most often the one
+    /// that all ports are in (0xffff). The uppermost bit, which says whether this side may talk to all of the partition or to
+    /// some, does not count: it is what the table has. Connections by rdma_cm are in the partition of their network
+    /// interface. The software device has the one that all are in alone.
+    #[must_use]
+    pub fn pkey(mut self, key: u16) -> Self {
+        self.options.pkey = Some(key);
+        self
+    }
+
     /// Greatest path MTU to agree to; by default the port's present one.
     #[must_use]
     pub fn mtu(mut self, mtu: Mtu) -> Self {
@@ -327,5 +337,16 @@ mod tests {
         let timeout = |asked| pd.rc(&cq).ack_timeout(asked).options.ack_timeout;
         assert_eq!(timeout(Duration::ZERO), LEAST_ACK_TIMEOUT);
         assert_eq!(timeout(Duration::from_millis(1)), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn software_is_in_the_partition_that_all_are_in() {
+        let context = Context::open("soft0").unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(1).unwrap());
+        for key in [0xffff, 0x7fff] {
+            pd.rc(&cq).pkey(key).build().unwrap();
+        }
+        let error = pd.rc(&cq).pkey(0x8001).build().unwrap_err();
+        assert!(matches!(error, CreateError::NoPkey { pkey: 0x8001, .. }), "{error}");
     }
 }

@@ -208,6 +208,25 @@ fn completion_queues_take_turns_at_the_vectors() {
     });
 }
 
+#[test]
+fn a_queue_pair_is_in_the_partition_that_was_asked_for() {
+    in_fake(|| {
+        let ground = Ground::with(&[("pkey_tbl_len", 5)]);
+        assert_eq!(ground.ctx.port(1).unwrap().pkeys, [0xffff, 1, 0x8001, 2, 0x8002]);
+        // As a full member, where the port is one.
+        for (pkey, row) in [(0x7fff, 0), (1, 2), (0x8002, 4)] {
+            drop(ground.pd.rc(&ground.cq).pkey(pkey).build().unwrap());
+            let calls = ground.fake.calls();
+            let init = calls.lines().rfind(|line| line.contains(" 0->1")).unwrap();
+            assert_eq!(init.split("pkey_index=").nth(1).map_or(0, |row| row.parse().unwrap()), row, "{init}");
+        }
+        let error = ground.pd.rc(&ground.cq).pkey(3).build().unwrap_err();
+        assert!(matches!(&error, CreateError::NoPkey { port: 1, pkey: 3, keys } if keys.len() == 5), "{error}");
+        assert!(error.to_string().contains("0x0003; its keys: 0xffff, 0x0001, 0x8001"), "{error}");
+        ground.close();
+    });
+}
+
 /// EFA's ports say that they are of none, and have a LID all the same.
 #[test]
 fn ports_of_no_link_layer_are_infiniband_on_its_devices_alone() {

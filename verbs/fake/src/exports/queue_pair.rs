@@ -153,6 +153,9 @@ fn modify(world: &mut World, address: usize, attr: &ibv_qp_attr, mask: u32) -> R
     let qp = world.qp_mut(address).ok_or(libc::EINVAL)?;
     apply(&mut qp.attr, attr, mask);
     let mut detail = format!(" {from}->{to}");
+    if mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0 {
+        detail.push_str(&format!(" pkey_index={}", attr.pkey_index));
+    }
     if mask & IBV_QP_RETRY_CNT != 0 {
         detail.push_str(&format!(" retry_cnt={}", attr.retry_cnt));
     }

@@ -66,10 +66,10 @@ pub(super) fn none() -> sys::ibv_qp_attr {
 }
 
 /// RESET to INIT.
-pub(super) fn init(options: &QpOptions, atomics: AtomicAbility) -> sys::ibv_qp_attr {
+pub(super) fn init(options: &QpOptions, pkey_index: u16, atomics: AtomicAbility) -> sys::ibv_qp_attr {
     let mut attributes = none();
     attributes.qp_state = sys::IBV_QPS_INIT;
-    attributes.pkey_index = 0;
+    attributes.pkey_index = pkey_index;
     attributes.port_num = options.port;
     attributes.qkey = options.qkey;
     attributes.qp_access_flags = match options.qp_type {

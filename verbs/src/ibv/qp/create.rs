@@ -53,6 +53,8 @@ pub(crate) struct OwnedQp {
     pub(super) options: QpOptions,
     pub(super) address: QpAddress,
     pub(super) local: Local,
+    /// Row of the port's table of partition keys.
+    pub(super) pkey_index: u16,
     pub(super) inline: Room,
     /// Most pieces of memory in a request, and in a READ.
     pub(super) max_sge: [usize; 2],
@@ -104,6 +106,7 @@ impl OwnedQp {
         let asked = device.side(options.port);
         let port = asked.map_err(|source| CreateError::System { what: "ask the device for its port", source })?;
         let (address, gid_index) = address::of_port(options, &port)?;
+        let pkey_index = options.pkey.map_or(Ok(0), |pkey| device.pkey_index(options.port, pkey))?;
         let max_inline = options.max_inline.unwrap_or_else(|| device.max_inline());
         let in_domain = in_domain(pd, options);
         let max_sge = most_pieces(device.attributes());
@@ -145,6 +148,7 @@ impl OwnedQp {
                 traffic_class: options.traffic_class,
                 hop_limit: options.hop_limit,
             },
+            pkey_index,
             inline,
             max_sge,
             takes: Takes {

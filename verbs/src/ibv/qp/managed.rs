@@ -139,7 +139,7 @@ impl OwnedQp {
 
     /// INIT to RTS, by what was agreed on, and what this end's builder chose for itself.
     pub(in crate::ibv) fn connect_as_agreed(&self, agreed: &Agreed) -> Result<(), ConnectError> {
-        let own = attributes::init(&self.options, self.pd.device().attributes().atomics);
+        let own = attributes::init(&self.options, self.pkey_index, self.pd.device().attributes().atomics);
         // The port is the one at which the way to the peer begins.
         let init = sys::ibv_qp_attr { qp_access_flags: own.qp_access_flags, ..agreed.init };
         let mask =

@@ -23,7 +23,7 @@ use crate::types::{QpState, QpType};
 
 impl OwnedQp {
     pub(super) fn bring_to_init(&self) -> Result<(), CreateError> {
-        let attributes = attributes::init(&self.options, self.pd.device().attributes().atomics);
+        let attributes = attributes::init(&self.options, self.pkey_index, self.pd.device().attributes().atomics);
         let source = match self.modify(QpState::Init, &attributes) {
             Ok(()) => return Ok(()),
             Err(Failed::Illegal(error)) => io::Error::other(error),

@@ -61,6 +61,9 @@ impl SoftQp {
         let full = || CreateError::Exhausted { what: "queue pair" };
         let home = spec.node.home().clone();
         let place = place(&home, spec.options.port, spec.options.gid_index)?;
+        if let Some(pkey) = spec.options.pkey.filter(|pkey| (pkey ^ DEFAULT_PKEY) << 1 != 0) {
+            return Err(CreateError::NoPkey { port: spec.options.port, pkey, keys: vec![DEFAULT_PKEY] });
+        }
         let most = place.as_ref().map_or(Mtu::B4096, |place| place.mtu);
         let mtu = spec.options.mtu.map_or(most, |mtu| mtu.min(most));
         let receiver = Receiver::new(&spec)?;
@@ -222,3 +225,6 @@ fn place(home: &Home, port: u8, index: Option<u32>) -> Result<Option<NetworkGid>
         Some(_) => Err(CreateError::EmptyGid { port, index, rows: (0..=rows.len() as u32).collect() }),
     }
 }
+
+/// The partition that all ports are in, but for its uppermost bit.
+const DEFAULT_PKEY: u16 = 0xffff;
