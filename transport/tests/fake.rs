@@ -6,7 +6,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use qpair_fake_ibverbs::control::Device;
-use qpair_transport::{CloseReason, Config, Event, Lost, Tag, Worker};
+use qpair_transport::{CloseReason, Config, Event, Lost, Rail, Tag, Worker};
 use support::*;
 
 /// Two connected workers on a device that sends what is posted after so many polls for its completion.
@@ -143,6 +143,33 @@ fn a_silent_queue_pair_is_asked_about_rarely() {
         // A probe asks too, after half a second of silence.
         let probes = begin.elapsed().as_millis() / 500 + 1;
         assert!(asked > 0 && asked as u128 <= 2 * (periods + probes), "{asked} times in {periods} periods");
+    });
+}
+
+/// Of messages, of slices on each rail, and of datagrams.
+#[test]
+fn all_packets_are_of_the_class_that_was_asked_for() {
+    on_a_fake(|| {
+        let fake = Device::new(FAKE).unwrap();
+        let rails = [Rail::port(1), Rail::port(1).gid_index(1)];
+        let config = || Config::default().device(FAKE).rails(rails.clone()).service_level(3).traffic_class(96);
+        let Pair { mut a, mut b, .. } = Pair::with(config(), config());
+        let listener = b.listen("127.0.0.1:0").unwrap();
+        let ep = a.connect_datagram(listener.local_addr()).unwrap();
+        let begin = Instant::now();
+        while !matches!(a.poll().unwrap(), Some(Event::Connected { ep: connected, .. }) if connected == ep) {
+            assert!(begin.elapsed() < LIMIT);
+            b.poll().unwrap();
+        }
+        let calls = fake.calls();
+        let ways: Vec<_> = calls.lines().filter(|call| call.contains(" sl=") || call.contains(" sl ")).collect();
+        let (levels, classes) = ([" sl=3 ", " sl 3 "], [" class=96 ", " tc 96 "]);
+        let is_of = |call: &str, class: [&str; 2]| class.iter().any(|class| call.contains(class));
+        assert!(ways.iter().all(|call| is_of(call, levels) && is_of(call, classes)), "{ways:#?}");
+        // Of either side: messages, slices on two rails, and the handle of datagrams.
+        assert_eq!(ways.len(), 2 * (1 + 2 + 1), "{ways:#?}");
+        drop((a, b, listener));
+        assert_eq!(fake.violations(), "");
     });
 }
 

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use qpair_verbs::HugePages;
+use qpair_verbs::{HugePages, QpBuilder};
 
 use super::error::WorkerError;
 use super::memory::SHORT;
@@ -28,6 +28,7 @@ pub struct Config {
     pub(crate) device: Option<String>,
     pub(crate) near: Option<Near>,
     pub(crate) rails: Vec<Rail>,
+    pub(crate) class: Class,
     pub(crate) cluster_key: Option<ClusterKey>,
     pub(crate) eager_limit: usize,
     pub(crate) eager_threshold: Option<usize>,
@@ -52,6 +53,20 @@ pub struct Config {
     pub(crate) recovery: Duration,
     pub(crate) spin: u32,
     pub(crate) yields: u32,
+}
+
+/// What a network tells packets apart by that it is to treat alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Class {
+    service_level: u8,
+    traffic_class: u8,
+}
+
+impl Class {
+    /// A queue pair whose packets are of it.
+    pub(crate) fn of(self, builder: QpBuilder) -> QpBuilder {
+        builder.service_level(self.service_level).traffic_class(self.traffic_class)
+    }
 }
 
 /// How receive slots are shared.
@@ -82,6 +97,7 @@ impl Default for Config {
             device: None,
             near: None,
             rails: Vec::new(),
+            class: Class::default(),
             cluster_key: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
             eager_limit: 8192,
@@ -150,6 +166,21 @@ impl Config {
     #[must_use]
     pub fn rails(mut self, rails: impl IntoIterator<Item = Rail>) -> Self {
         self.rails = rails.into_iter().collect();
+        self
+    }
+
+    /// The service level of all packets, 0 to 15 (default 0).
+    #[must_use]
+    pub fn service_level(mut self, level: u8) -> Self {
+        self.class.service_level = level;
+        self
+    }
+
+    /// The traffic class of all packets (default 0): on RoCEv2 the byte of the IP header whose upper six bits are the DSCP, by
+    /// which switches know what is to be lossless.
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.class.traffic_class = class;
         self
     }
 
@@ -404,6 +435,7 @@ impl Config {
         };
         range("an eager limit", self.eager_limit as u64, LEAST_EAGER, 1 << 20)?;
         range("a number of rails", self.rails.len() as u64, 0, RAILS_LIMIT as u64)?;
+        range("a service level", self.class.service_level.into(), 0, 15)?;
         range("a window", self.window.into(), 1, MAX_WINDOW.into())?;
         range("a number of endpoints", self.endpoints as u64, 1, MAX_ENDPOINTS)?;
         // Both kinds are numbered together.

@@ -209,7 +209,8 @@ impl Worker {
             seed: random()?,
         };
         let messages = (!config.recovery.is_zero()).then_some(completions);
-        let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints, messages)?;
+        let mut rails =
+            RailSet::new((&config.rails, config.class), (&context, &pd, &channel), config.endpoints, messages)?;
         let pd = rails.span(pd)?;
         // Of the domain that queue pairs are made of.
         let shared = if config.shared_receives.is_some() {

@@ -24,7 +24,7 @@ impl Worker {
         let own = self.rails.device_of(rail) > 0;
         // Another device knows neither the worker's completion queue nor its shared receives.
         let (pd, cq) = if own { self.rails.for_messages_on(rail)? } else { (&self.pd, &self.cq) };
-        let builder = pd.rc(cq).send_depth(self.config.send_depth);
+        let builder = self.config.class.of(pd.rc(cq)).send_depth(self.config.send_depth);
         let mut builder = match self.slabs.queue().filter(|_| !own) {
             // Slots that it does not have for good count too: a peer may use all before this side polls.
             Some(shared) => builder.srq(shared).recv_depth(self.shares.most() + RESERVED_SLOTS),

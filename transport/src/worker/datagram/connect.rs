@@ -76,7 +76,7 @@ impl Worker {
             none => {
                 let on = (&self.context, &self.pd, &self.channel);
                 self.has_other_queues = true;
-                none.insert(Box::new(Datagrams::new(on, self.rails.place(0), self.start)?))
+                none.insert(Box::new(Datagrams::new(on, (self.rails.place(0), config.class), self.start)?))
             }
         };
         let limit = datagrams.longest(usize::MAX).min(config.eager_limit);

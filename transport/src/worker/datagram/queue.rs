@@ -11,6 +11,7 @@ use qpair_verbs::{
 use super::line::{Arrived, Line, Packet, To};
 use crate::cm::DatagramTerms;
 use crate::engine::{Due, FLOW_BYTES, FlowHeader, HEADER_BYTES, NotSent};
+use crate::worker::config::Class;
 use crate::worker::endpoints::Endpoints;
 use crate::worker::error::ResourceError;
 use crate::worker::memory::EagerSlabs;
@@ -79,16 +80,16 @@ pub(super) enum Came {
 impl Datagrams {
     pub(in crate::worker) fn new(
         on: (&Context, &ProtectionDomain, &CompletionChannel),
-        place: Option<&Place>,
+        way: (Option<&Place>, Class),
         start: Instant,
     ) -> Result<Datagrams, ResourceError> {
-        Datagrams::with_mtu(on, place, start, None)
+        Datagrams::with_mtu(on, way, start, None)
     }
 
     /// With packets of that length; of none, as long as the port has them.
     fn with_mtu(
         (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
-        place: Option<&Place>,
+        (place, class): (Option<&Place>, Class),
         start: Instant,
         mtu: Option<Mtu>,
     ) -> Result<Datagrams, ResourceError> {
@@ -97,7 +98,7 @@ impl Datagrams {
         let (sends, receives) = (context.create_cq(depth)?, context.create_cq_on(depth, channel)?);
         // The uppermost bit stands for keys that only the system gives away (IBA 10.2.5).
         let qkey = super::connect::unpredictable().map_err(ResourceError::System)? & !(1 << 31);
-        let builder = pd.ud(&sends).recv_cq(&receives).send_depth(depth).recv_depth(depth).qkey(qkey);
+        let builder = class.of(pd.ud(&sends)).recv_cq(&receives).send_depth(depth).recv_depth(depth).qkey(qkey);
         let builder = match place {
             Some(place) => place.of(builder),
             None => builder,
@@ -369,7 +370,7 @@ impl Datagrams {
         on: (&Context, &ProtectionDomain, &CompletionChannel),
         start: Instant,
     ) -> Datagrams {
-        Datagrams::with_mtu(on, None, start, Some(Mtu::B512)).unwrap()
+        Datagrams::with_mtu(on, (None, Class::default()), start, Some(Mtu::B512)).unwrap()
     }
 
     /// Sends anything to this queue pair itself.

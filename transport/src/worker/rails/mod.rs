@@ -15,6 +15,7 @@ use qpair_verbs::{
     RemoteSlice, Rkey, WorkCompletion,
 };
 
+use super::config::Class;
 use super::error::{ResourceError, WorkerError};
 use crate::cm::Fabric;
 use crate::engine::{DEPTH, RAILS, RailKeys, RemoteMemory};
@@ -26,6 +27,7 @@ pub use place::Rail;
 #[derive(Debug)]
 pub(super) struct RailSet {
     places: Vec<Place>,
+    class: Class,
     /// The worker's own first. Empty if there are no rails to choose from.
     devices: Vec<RailDevice>,
     /// Queue pairs for which the completion queues have room, on each rail.
@@ -53,7 +55,7 @@ impl RailSet {
     /// The rails of the settings, for so many endpoints of a worker on that device. One or none: all goes over the messages'
     /// queue pairs. `messages`: completions of those, if they may go on over other devices.
     pub(super) fn new(
-        rails: &[Rail],
+        (rails, class): (&[Rail], Class),
         (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
         endpoints: usize,
         messages: Option<u64>,
@@ -64,7 +66,7 @@ impl RailSet {
             places.push(rail.find(number, &mut contexts)?);
         }
         if places.len() < 2 {
-            return Ok(RailSet { places, devices: Vec::new(), room: Vec::new(), made: 0 });
+            return Ok(RailSet { places, class, devices: Vec::new(), room: Vec::new(), made: 0 });
         }
         let (mut devices, mut room) = (Vec::new(), vec![0; places.len()]);
         for (number, context) in contexts.iter().enumerate() {
@@ -83,7 +85,7 @@ impl RailSet {
             }
             devices.push(RailDevice { context: context.clone(), pd, cq, messages, channel: own, is_gone: false });
         }
-        Ok(RailSet { places, devices, room, made: 0 })
+        Ok(RailSet { places, class, devices, room, made: 0 })
     }
 
     /// The worker's domain, with memory that the devices of all rails reach.
@@ -211,7 +213,7 @@ impl RailSet {
             return Ok(None);
         };
         let Some(room) = self.room.get_mut(rail).filter(|room| **room > 0) else { return Ok(None) };
-        let builder = pd.rc(cq).send_depth(SLOTS as u32).recv_depth(1);
+        let builder = self.class.of(pd.rc(cq)).send_depth(SLOTS as u32).recv_depth(1);
         let prepared = place.of(builder).build()?;
         *room -= 1;
         self.made += 1;
