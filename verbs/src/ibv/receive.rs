@@ -11,6 +11,7 @@ use super::pieces::{gather, single};
 use super::recv_slots::{Receive, RecvSlots};
 use crate::error::{PostError, Rejected};
 use crate::memory::Local;
+use crate::qp::GRH_BYTES;
 
 /// The memory that a queue takes.
 #[derive(Clone, Copy, Debug)]
@@ -18,11 +19,16 @@ pub(super) struct Takes {
     pub(super) domain: u64,
     /// Most pieces.
     pub(super) max_sge: usize,
-    /// Bytes of the longest message. What memory has beyond is not handed over: nothing comes there, and a length of 2 GiB and
+    /// Bytes of the longest message, and of what comes in front of it. What memory has beyond is not handed over: nothing comes there, and a length of 2 GiB and
     /// more has another meaning to libmlx5.
     pub(super) max_message: u32,
     /// The processor's alone: the device's library may have it write there.
     pub(super) copied: bool,
+}
+
+/// So many bytes of a message, with a datagram's route header in front.
+pub(super) fn with_route(max_message: u32) -> u32 {
+    max_message.saturating_add(GRH_BYTES as u32)
 }
 
 impl Takes {

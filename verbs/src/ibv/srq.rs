@@ -12,7 +12,7 @@ use super::numbers::{QueueId, Tag};
 use super::pd::Pd;
 use super::port::longest;
 use super::quirks;
-use super::receive::Takes;
+use super::receive::{Takes, with_route};
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::error::{CreateError, Rejected};
 use crate::memory::{Local, MAX_SGE};
@@ -64,7 +64,7 @@ impl Srq {
         let receives = Arc::new(RecvSlots::new(depth));
         let queues = Mutex::default();
         let tags = Tag { queue: id, receive: true, own: 0 }.encode();
-        let max_message = longest(attributes.max_message);
+        let max_message = with_route(longest(attributes.max_message));
         let copied = quirks::copies_received(attributes, false);
         let takes = Takes { domain: pd.id(), max_sge: max_sge as usize, max_message, copied };
         Ok(Arc::new(Srq { srq, id, tags, receives, takes, queues, pd: pd.clone() }))

@@ -26,7 +26,7 @@ use crate::ibv::numbers::Tag;
 use crate::ibv::pd::Pd;
 use crate::ibv::pd_handle::PdHandle;
 use crate::ibv::quirks;
-use crate::ibv::receive::Takes;
+use crate::ibv::receive::{Takes, with_route};
 use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::ibv::send_queue::SendQueue;
 use crate::ibv::srq::Srq;
@@ -127,6 +127,7 @@ impl OwnedQp {
         let attributes = device.attributes();
         let asked = options.max_rd_atomic.unwrap_or(DEFAULT_READS);
         let reads = [attributes.max_rd_atomic, attributes.max_init_rd_atomic].map(|most| reads(asked, most));
+        let is_ud = options.qp_type == QpType::Ud;
         let mut qp = OwnedQp {
             qp: made.qp,
             submit: made.submit,
@@ -154,8 +155,8 @@ impl OwnedQp {
             takes: Takes {
                 domain: pd.id(),
                 max_sge: max_sge[0],
-                max_message: port.max_message,
-                copied: quirks::copies_received(attributes, options.qp_type == QpType::Ud),
+                max_message: if is_ud { with_route(port.max_message) } else { port.max_message },
+                copied: quirks::copies_received(attributes, is_ud),
             },
             max_datagram: address.mtu.bytes(),
             max_message: port.max_message,
