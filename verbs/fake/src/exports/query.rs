@@ -197,12 +197,16 @@ unsafe extern "C" fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: 
         }
         world.record("ibv_query_pkey", context.addr(), "");
         // The partition that all are in, and one for each row that follows, as a limited member and then as a full one.
-        let key = if index == 0 { u16::MAX } else { (index as u16 + 1) / 2 | (index as u16 % 2 ^ 1) << 15 };
+        let of_row = |row: u16| row.div_ceil(2) | if row.is_multiple_of(2) { FULL_MEMBER } else { 0 };
+        let key = if index == 0 { u16::MAX } else { of_row(index as u16) };
         // SAFETY: the caller's, to be written to.
         unsafe { *pkey = key.to_be() };
         Ok(())
     }))
 }
+
+/// Of a partition key: its port reaches limited members too.
+const FULL_MEMBER: u16 = 1 << 15;
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
