@@ -84,6 +84,32 @@ fn ranks_know_on_which_islands_their_gpus_are() {
     assert!(output.status.success() && stderr(&output).contains("on 2 islands of GPUs"), "{}", stderr(&output));
 }
 
+/// A NIC without a PCI device, of whose port no rate is told.
+const RATELESS: &str = r#"<system version="1">
+  <cpu numaid="0" affinity="f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <nic>
+      <net name="usnic0" dev="0" speed="0" port="1" guid="0x1" maxconn="131072" gdr="0"/>
+    </nic>
+  </cpu>
+</system>
+"#;
+
+#[test]
+fn a_rate_that_is_not_known_is_null_to_programs() {
+    let choice = |text: &str| {
+        let from = File::with("rate.xml", text);
+        let object = stdout(&finish(qpair(&["topo", "--from", from.path(), "--json"])));
+        let object: Value = serde_json::from_str(&object).unwrap();
+        object["choice"][0].clone()
+    };
+    let unknown = choice(RATELESS);
+    assert_eq!((&unknown["bytes_per_second"], &unknown["nics"][0]["bytes_per_second"]), (&Value::Null, &Value::Null));
+    assert_eq!(unknown["nics"][0]["name"], "usnic0", "{unknown}");
+    let known = choice(&RATELESS.replace(r#"speed="0""#, r#"speed="100000""#));
+    assert_eq!(known["bytes_per_second"], 12_500_000_000_u64);
+    assert_eq!(known["nics"][0]["bytes_per_second"], 12_500_000_000_u64);
+}
+
 #[test]
 fn a_file_gives_the_matrix_the_choice_and_pictures() {
     let (from, svg, nccl) = (File::with("from.xml", NCCL), File::new("machine.svg"), File::new("out.xml"));

@@ -271,7 +271,7 @@ fn print_the_guide() {
 
 #[test]
 fn rates_that_are_not_known_are_not_told_as_if_they_were() {
-    let reason = |rate: Option<u64>, pcie: PcieLink| {
+    let reason = |rate: Option<u64>, pcie: PcieLink, bounded: bool| {
         let mut machine = Machine::builder();
         machine.cpu(Cpu::numa(0));
         let ports = vec![Port { mbit: rate, ..Port::active(1, 1, LinkLayer::Ethernet) }];
@@ -279,13 +279,14 @@ fn rates_that_are_not_known_are_not_told_as_if_they_were() {
         machine.nic(Nic { ports, pcie, ..Nic::at("efa0", address, Parent::HostBridge { domain: 0, bus: 0 }) });
         let machine = machine.build();
         let choice = Selection::of(&machine).choose().unwrap();
+        assert_eq!(choice.assignments()[0].rails[0].is_rate_bounded(&machine), bounded);
         choice.assignments()[0].reason.clone()
     };
     let known = PcieLink::new(PcieGeneration::Gen3, 16);
-    assert_eq!(reason(Some(80_000), known), "efa0 (PHB), 10 GB/s: there is no other");
-    assert_eq!(reason(None, known), "efa0 (PHB), at most 12 GB/s: there is no other");
-    assert_eq!(reason(Some(80_000), PcieLink::UNKNOWN), "efa0 (PHB), at most 10 GB/s: there is no other");
-    assert_eq!(reason(None, PcieLink::UNKNOWN), "efa0 (PHB), at a rate that is not known: there is no other");
+    assert_eq!(reason(Some(80_000), known, true), "efa0 (PHB), 10 GB/s: there is no other");
+    assert_eq!(reason(None, known, true), "efa0 (PHB), at most 12 GB/s: there is no other");
+    assert_eq!(reason(Some(80_000), PcieLink::UNKNOWN, true), "efa0 (PHB), at most 10 GB/s: there is no other");
+    assert_eq!(reason(None, PcieLink::UNKNOWN, false), "efa0 (PHB), at a rate that is not known: there is no other");
 }
 
 #[test]

@@ -53,8 +53,8 @@ enum Memory<'a> {
 struct Chosen<'a> {
     consumer: String,
     nics: Vec<Way<'a>>,
-    /// In one direction while all send.
-    bytes_per_second: u64,
+    /// In one direction while all send; null where the machine does not tell enough.
+    bytes_per_second: Option<u64>,
     reason: &'a str,
 }
 
@@ -69,7 +69,8 @@ struct Way<'a> {
     /// Of a GPU alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_direct: Option<bool>,
-    bytes_per_second: u64,
+    /// In one direction while all send; null where the machine does not tell enough.
+    bytes_per_second: Option<u64>,
 }
 
 impl<'a> Object<'a> {
@@ -85,7 +86,7 @@ impl<'a> Object<'a> {
             path: rail.path.class.to_string(),
             via: rail.via.map(|gpu| machine.label(gpu)),
             gpu_direct: is_gpu.then_some(rail.gpu_direct),
-            bytes_per_second: rail.bandwidth.bytes(),
+            bytes_per_second: rail.is_rate_bounded(machine).then(|| rail.bandwidth.bytes()),
         };
         let chosen = choice.assignments().iter().map(|assignment| Chosen {
             consumer: machine.label(assignment.consumer),
@@ -93,7 +94,10 @@ impl<'a> Object<'a> {
                 let is_gpu = matches!(assignment.consumer, Consumer::Gpu(_));
                 assignment.rails.iter().map(|rail| way(rail, is_gpu)).collect()
             },
-            bytes_per_second: assignment.bandwidth.bytes(),
+            bytes_per_second: {
+                let is_bounded = assignment.rails.iter().all(|rail| rail.is_rate_bounded(machine));
+                is_bounded.then(|| assignment.bandwidth.bytes())
+            },
             reason: &assignment.reason,
         });
         Object {

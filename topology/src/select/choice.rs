@@ -12,7 +12,7 @@ use super::problem::{Bundle, Problem};
 use super::search::Answer;
 use super::share::Sharing;
 use crate::Bandwidth;
-use crate::model::{GpuId, Machine, NicId, NodeId};
+use crate::model::{GpuId, LinkKind, Machine, NicId, NodeId};
 use crate::path::Path;
 
 /// The NICs of each GPU and NUMA node that took part.
@@ -80,6 +80,23 @@ pub struct Rail {
     pub gpu_direct: bool,
     /// What it has in one direction while all that take part send.
     pub bandwidth: Bandwidth,
+}
+
+impl Rail {
+    /// Whether the machine tells a rate that bounds this way: that of a port of the NIC, or those of all PCIe links to it. Where
+    /// it tells neither, [`bandwidth`](Self::bandwidth) is a number to choose by and means nothing else.
+    pub fn is_rate_bounded(&self, machine: &Machine) -> bool {
+        let is_bounded_by_links = || self.path.hops.iter().any(|hop| !hop.link.bandwidth.is_unlimited());
+        self.is_port_known(machine) || self.are_links_known() && is_bounded_by_links()
+    }
+
+    pub(super) fn is_port_known(&self, machine: &Machine) -> bool {
+        machine.nic(self.nic).is_some_and(|nic| !nic.bandwidth().is_unlimited())
+    }
+
+    pub(super) fn are_links_known(&self) -> bool {
+        self.path.hops.iter().all(|hop| !matches!(hop.link.kind, LinkKind::Pcie(pcie) if !pcie.is_known()))
+    }
 }
 
 impl Choice {

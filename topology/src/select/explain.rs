@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::candidates::{Candidate, Verdict};
-use super::choice::{Assignment, Proven, Rail};
+use super::choice::{Assignment, Proven};
 use super::consumer::Consumer;
-use crate::model::{LinkKind, Machine, NicId, NodeId};
+use crate::model::{Machine, NicId, NodeId};
 
 /// The candidates of each consumer, the path of each, its limit, and the reason for the choice.
 /// Printed, it is a paragraph for each, and a line where it is not proven that nothing is better.
@@ -130,20 +130,12 @@ fn reason(machine: &Machine, assignment: &Assignment, users: &BTreeMap<NicId, Ve
 
 /// What it has, as far as that is known: a machine may not tell rates of ports and links, which then limit nothing.
 fn rate(machine: &Machine, assignment: &Assignment) -> String {
-    let port = |rail: &Rail| machine.nic(rail.nic).is_some_and(|nic| !nic.bandwidth().is_unlimited());
-    let links = |rail: &Rail| {
-        rail.path.hops.iter().all(|hop| !matches!(hop.link.kind, LinkKind::Pcie(pcie) if !pcie.is_known()))
-    };
-    let chosen = || assignment.candidates.iter().filter(|candidate| candidate.verdict == Verdict::Chosen);
-    if chosen().any(|candidate| candidate.limit.is_unlimited()) {
-        return UNKNOWN_RATE.to_owned();
-    }
-    if assignment.rails.iter().all(|rail| port(rail) && links(rail)) {
-        assignment.bandwidth.to_string()
-    } else if assignment.rails.iter().all(|rail| port(rail) || links(rail)) {
-        format!("at most {}", assignment.bandwidth)
-    } else {
+    if !assignment.rails.iter().all(|rail| rail.is_rate_bounded(machine)) {
         UNKNOWN_RATE.to_owned()
+    } else if assignment.rails.iter().all(|rail| rail.is_port_known(machine) && rail.are_links_known()) {
+        assignment.bandwidth.to_string()
+    } else {
+        format!("at most {}", assignment.bandwidth)
     }
 }
 
