@@ -28,6 +28,12 @@ pub enum HostsError {
         /// What was given.
         text: String,
     },
+    /// Names that only Slurm writes out.
+    #[error("`{text}` stands for several hosts in Slurm: write them out, as `scontrol show hostnames {text}` does")]
+    Brackets {
+        /// What was given.
+        text: String,
+    },
     /// They take more ranks than a job can have.
     #[error("the hosts take more than {MOST} ranks, which is more than a job can have: name fewer")]
     TooMany,
@@ -65,7 +71,7 @@ impl Hosts {
     /// # Errors
     /// [`HostsError`].
     pub fn parse(list: &str) -> Result<Self, HostsError> {
-        Self::collect(list.split(',').map(|text| {
+        Self::collect(split(list).map(|text| {
             let (name, slots) = numbered(text.trim());
             (text, name, slots)
         }))
@@ -98,6 +104,9 @@ impl Hosts {
         let mut all = 0_u32;
         for (text, name, slots) in named {
             let name = &*unbracketed(name);
+            if name.contains(['[', ']']) {
+                return Err(HostsError::Brackets { text: text.trim().to_owned() });
+            }
             // ssh would take it for an option.
             let is_name = !name.is_empty() && !name.starts_with('-') && !name.contains(|c: char| c.is_whitespace());
             let slots =
@@ -178,6 +187,19 @@ fn numbered(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Parts between commas that stand in no bracket.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    list.split(move |c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+}
+
 /// A host as ssh takes it: without the brackets of an address of IPv6, behind a user's name or not.
 fn unbracketed(name: &str) -> Cow<'_, str> {
     let (user, host) = name.rsplit_once('@').map_or((None, name), |(user, host)| (Some(user), host));
@@ -212,6 +234,12 @@ mod tests {
     fn what_is_no_host_is_named() {
         for list in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a:99999999"] {
             assert!(matches!(Hosts::parse(list), Err(HostsError::Form { .. })), "{list}");
+        }
+        for list in ["node[1,3]:4", "a,node[01-04]", "u@node[1]", "a[", "a]"] {
+            let error = Hosts::parse(list).expect_err("Slurm's");
+            let text = list.rsplit("a,").next().expect("one");
+            assert!(matches!(&error, HostsError::Brackets { text: told } if told == text), "{error}");
+            assert!(error.to_string().contains("scontrol show hostnames"), "{error}");
         }
         assert!(matches!(Hosts::parse_file("# none\n"), Err(HostsError::None)));
         for file in ["a slots=x", "a 4", "a:4 slots=4", "a:x"] {
