@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,10 @@ use common::{
     File, QPAIR, Running, assert_both_ended, assert_ended, finish, heeding, pid, qpair, stderr, stdout, tied,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use rustix::thread::sched_getaffinity;
 
 /// `qpair launch OPTIONS -- sh -c SCRIPT`.
@@ -74,6 +77,59 @@ fn lines_of_several_ranks_do_not_mix() {
 fn without_prefix_output_passes_as_it_is() {
     let output = finish(launch(&["-n", "1", "--no-prefix"], "printf raw"));
     assert_eq!(stdout(&output), "raw");
+}
+
+#[test]
+fn a_terminal_that_stops_writers_in_the_background_stops_no_rank() {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    unlockpt(&controller).expect("unlocked");
+    let name = ptsname(&controller, Vec::new()).expect("its name");
+    let path = name.to_str().expect("a path").to_owned();
+    let open = || {
+        let mut options = fs::File::options();
+        options.read(true).write(true).custom_flags(OFlags::NOCTTY.bits() as i32).open(&path).expect("opened")
+    };
+    let terminal = open();
+    let mut attributes = tcgetattr(&terminal).expect("attributes");
+    attributes.local_modes |= LocalModes::TOSTOP;
+    tcsetattr(&terminal, OptionalActions::Now, &attributes).expect("set");
+    // The launcher is in the foreground of a session of its own.
+    let mut command = tied("setsid", &["-w", "-c", QPAIR, "launch", "--no-prefix", "-n", "1", "--", "echo", "written"]);
+    command.stdin(open()).stdout(open()).stderr(open());
+    let mut child = command.spawn().expect("started");
+    drop(command);
+    let until = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().expect("its state").is_none() {
+        if Instant::now() > until {
+            child.kill().expect("ended");
+            panic!("it is stopped");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut text = Vec::new();
+    let limit = Timespec::try_from(Duration::from_secs(60)).expect("short");
+    while !text.ends_with(b"\n") {
+        assert_eq!(poll(&mut [PollFd::new(&controller, PollFlags::IN)], Some(&limit)), Ok(1), "{text:?}");
+        let mut part = [0; 64];
+        let len = rustix::io::read(&controller, &mut part).expect("output");
+        text.extend_from_slice(&part[..len]);
+    }
+    assert_eq!(String::from_utf8_lossy(&text), "written\r\n");
+}
+
+#[test]
+fn the_launcher_may_have_more_descriptors_than_its_ranks() {
+    let limited = |limit: &str| {
+        let script = format!("ulimit {limit} -n 24; exec \"$0\" launch -n 12 -- sh -c 'ulimit -n'");
+        finish(tied("sh", &["-c", &script, QPAIR]))
+    };
+    let output = limited("-S");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let expected: Vec<String> = (0..12).map(|rank| format!("[{rank:>2}] 24")).collect();
+    assert_eq!(lines(&stdout(&output)), expected.iter().map(String::as_str).collect());
+    let output = limited("");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("may have 24: allow it more, as by `ulimit -n 56`"), "{}", stderr(&output));
 }
 
 #[test]

@@ -10,8 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::descriptors;
+
 /// A command that runs `program` tied to this process: the kernel kills it when the calling thread ends, though not what
-/// it has started by then. Bound to `cpu` if one is given.
+/// it has started by then. Bound to `cpu` if one is given. It may have as many descriptors as this process might at first.
 ///
 /// # Errors
 /// If the system does not tell where this program lies.
@@ -20,6 +22,9 @@ pub fn tied<S: AsRef<OsStr>>(cpu: Option<usize>, program: impl IntoIterator<Item
     command.args([ENTER, "--parent", &std::process::id().to_string()]);
     if let Some(cpu) = cpu {
         command.args(["--cpu", &cpu.to_string()]);
+    }
+    if let Some(descriptors) = descriptors::before() {
+        command.args(["--descriptors", &descriptors.to_string()]);
     }
     command.arg("--").args(program);
     Ok(command)

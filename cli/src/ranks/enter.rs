@@ -8,6 +8,7 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use thiserror::Error;
 
+use super::descriptors;
 use crate::machine::{self, PinError};
 
 /// Arguments of the hidden subcommand that a launcher starts its ranks with.
@@ -19,6 +20,9 @@ pub struct EnterArgs {
     /// CPU to bind to.
     #[arg(long)]
     pub cpu: Option<usize>,
+    /// How many descriptors it may have at first.
+    #[arg(long)]
+    pub descriptors: Option<u64>,
     /// The command to become.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
@@ -61,6 +65,9 @@ fn prepare(args: &EnterArgs) -> Result<(), EnterError> {
     // The launcher may have ended before the tie was made.
     if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(args.parent) {
         return Err(EnterError::Orphaned);
+    }
+    if let Some(descriptors) = args.descriptors {
+        descriptors::keep_to(descriptors);
     }
     if let Some(cpu) = args.cpu {
         machine::pin_to(cpu)?;

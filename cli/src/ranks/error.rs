@@ -42,6 +42,19 @@ pub enum JobError {
         /// The system's reason.
         source: io::Error,
     },
+    /// So many ranks are more than this process may watch.
+    #[error(
+        "{ranks} ranks take {needed} descriptors here, and this process may have {allowed}: allow it more, as by \
+         `ulimit -n {needed}`, or start fewer ranks"
+    )]
+    Descriptors {
+        /// The number of ranks.
+        ranks: u32,
+        /// How many descriptors it takes to watch them.
+        needed: u64,
+        /// How many the system allows.
+        allowed: u64,
+    },
     /// The hosts make no sense.
     #[error(transparent)]
     Hosts(#[from] HostsError),
@@ -153,6 +166,7 @@ impl JobError {
             JobError::PortTaken { .. }
             | JobError::Port { .. }
             | JobError::NoSuchCommand { .. }
+            | JobError::Descriptors { .. }
             | JobError::Hosts(_)
             | JobError::Variable { .. }
             | JobError::NotRemote { .. }

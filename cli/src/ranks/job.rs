@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
+use rustix::termios::{LocalModes, tcgetattr};
 
 use super::child::{TiedChild, tied};
+use super::descriptors;
 use super::error::JobError;
 use super::hosts::{Seat, own_name};
 use super::rank::{Lifeline, Started};
@@ -80,6 +82,7 @@ impl Job {
             let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
             check_program(self.command.first(), path)?;
         }
+        self.allow_descriptors()?;
         let (host, meeting) = self.meeting()?;
         let supervisor = Supervisor::new(self.limit, self.grace, &self.remote)?;
         supervisor.run(self.seats.clone(), |seat| {
@@ -89,6 +92,15 @@ impl Job {
                 Some(host) => self.start_on(host, seat, variables),
             }
         })
+    }
+
+    /// Each rank has pipes that lead here, and is started by more of them for a moment.
+    fn allow_descriptors(&self) -> Result<(), JobError> {
+        let local = self.piped().into_iter().filter(|piped| *piped).count() as u64;
+        let pipes = |seat: &Seat| if seat.host.is_some() { 3 } else { local };
+        let needed = self.seats.iter().map(pipes).sum::<u64>() + OWN_DESCRIPTORS;
+        let ranks = self.ranks();
+        descriptors::allow(needed).map_err(|allowed| JobError::Descriptors { ranks, needed, allowed })
     }
 
     /// The host and the port at which the ranks meet.
@@ -120,14 +132,16 @@ impl Job {
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         // A group of its own, so that signals reach what the rank itself starts. Such a group can not read the terminal.
         command.process_group(0).stdin(Stdio::null());
-        if self.output == Output::Prefixed {
+        let [out, err] = self.piped();
+        if out {
             command.stdout(Stdio::piped());
         }
-        if self.output != Output::Inherited {
+        if err {
             command.stderr(Stdio::piped());
         }
         let child = TiedChild::start(&mut command).map_err(failed)?;
-        Ok(Started { child, prefix: self.prefix(rank), remote: None })
+        let out_prefix = self.prefix(rank).filter(|_| self.output == Output::Prefixed);
+        Ok(Started { child, out_prefix, err_prefix: self.prefix(rank), remote: None })
     }
 
     /// Starts a rank on another host.
@@ -145,7 +159,17 @@ impl Job {
         let script = script(folder.as_os_str(), &all, &self.command, &mark);
         let mut child = TiedChild::start(&mut command).map_err(failed)?;
         let input = child.take_stdin().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Started { child, prefix: self.prefix(rank), remote: Some(Lifeline { input, script, mark }) })
+        let remote = Some(Lifeline { input, script, mark });
+        Ok(Started { child, out_prefix: self.prefix(rank), err_prefix: self.prefix(rank), remote })
+    }
+
+    /// Whether standard output and error of ranks here go through this process. A terminal may stop who writes to it from the
+    /// background, where their groups are.
+    fn piped(&self) -> [bool; 2] {
+        [
+            self.output == Output::Prefixed || stops_writers(io::stdout()),
+            self.output != Output::Inherited || stops_writers(io::stderr()),
+        ]
     }
 
     fn prefix(&self, rank: u32) -> Option<String> {
@@ -183,6 +207,14 @@ impl Job {
         cpus.get(place).copied()
     }
 }
+
+/// Whether that is a terminal that only the group in its foreground may write to (`stty tostop`).
+fn stops_writers(stream: impl AsFd) -> bool {
+    tcgetattr(stream).is_ok_and(|terminal| terminal.local_modes.contains(LocalModes::TOSTOP))
+}
+
+/// Beside those for ranks: the standard ones, the signals, the watcher, the port and what starting a process takes.
+const OWN_DESCRIPTORS: u64 = 32;
 
 /// Finds the program as `exec` will with this PATH, so that a typing error is one message and not one per rank.
 fn check_program(program: Option<&OsString>, path: Option<OsString>) -> Result<(), JobError> {

@@ -2,6 +2,7 @@
 //! `launch` runs any command so, `bench` runs this program itself; `perf` uses the single tied child.
 
 mod child;
+mod descriptors;
 mod enter;
 mod error;
 mod hosts;

@@ -14,8 +14,10 @@ use super::child::TiedChild;
 pub struct Started {
     /// Its process, or that of ssh.
     pub child: TiedChild,
-    /// What its output gets in front of each line; nothing, if the output is to pass as it is.
-    pub prefix: Option<String>,
+    /// What its standard output gets in front of each line; nothing, if that is to pass as it is.
+    pub out_prefix: Option<String>,
+    /// The same of standard error.
+    pub err_prefix: Option<String>,
     /// Of a rank on another host.
     pub remote: Option<Lifeline>,
 }

@@ -108,7 +108,7 @@ impl Supervisor {
 
     /// Takes a rank that was just started; its piped output is relayed.
     fn add(&mut self, seat: &Seat, started: Started) -> Result<(), JobError> {
-        let (number, Started { mut child, prefix, remote }) = (seat.rank, started);
+        let (number, Started { mut child, out_prefix, err_prefix, remote }) = (seat.rank, started);
         let (out, err) = (child.take_stdout(), child.take_stderr());
         let pid = child.pid();
         // It has not become its command yet, and until then would end with this process by itself.
@@ -128,7 +128,7 @@ impl Supervisor {
         let (knowing, known) = channel::<()>();
         let mut progress = None;
         if let Some(out) = out {
-            let (prefix, sender) = (prefix.clone(), self.sender.clone());
+            let (prefix, sender) = (out_prefix, self.sender.clone());
             let stream = self.stream(number, out, move |out| {
                 let mut out = BufReader::new(out);
                 if let Some(mark) = mark {
@@ -145,7 +145,7 @@ impl Supervisor {
             progress = Some(stream);
         }
         if let Some(err) = err {
-            self.stream(number, err, move |err| match prefix {
+            self.stream(number, err, move |err| match err_prefix {
                 Some(prefix) => relay(err, &prefix, io::stderr()),
                 None => copy(err, io::stderr()),
             })?;
