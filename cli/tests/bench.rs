@@ -409,6 +409,18 @@ fn a_launcher_with_another_number_of_ranks_is_refused() {
     assert!(stderr(&output).contains("a launcher started 2 ranks"), "{}", stderr(&output));
 }
 
+/// `srun --pty bash` starts a shell as the only rank of a step, `salloc` one as none.
+#[test]
+fn in_a_shell_of_slurms_there_are_as_many_ranks_as_are_asked_for() {
+    for step in ["0", "4294967290"] {
+        let mut command = qpair(&["bench", "barrier", "-n", "2", "--iters", "1", "--json"]);
+        command.envs([("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]);
+        command.envs([("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", step), ("SLURM_STEP_NODELIST", "node1")]);
+        let rows = rows(&finish(command));
+        assert!(!rows.is_empty() && rows.iter().all(|row| row["ranks"] == 2), "{rows:?}");
+    }
+}
+
 #[test]
 fn what_is_a_launchers_matter_is_refused_in_its_ranks() {
     for (option, hint) in [

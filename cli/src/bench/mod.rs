@@ -35,8 +35,9 @@ pub use error::BenchError;
 use args::Settings;
 use workload::Workload;
 
-/// Runs a benchmark: as a rank if a launcher started this process, else with local ranks of its own. One of a launcher's
-/// variables tells: without the others it is an error, and no reason to start ranks from each of the launcher's processes.
+/// Runs a benchmark: as a rank if a launcher started this process and others, else with local ranks of its own. One of a launcher's
+/// variables tells: without the others it is an error, and no reason to start ranks from each of the launcher's processes. A single
+/// rank, as a shell is that `srun --pty` starts, has nobody to measure with, and starts others beside it.
 ///
 /// # Errors
 /// [`BenchError`] if the arguments do not fit, ranks can not be started, a collective fails or a result is wrong.
@@ -46,14 +47,17 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     if workload.gpu {
         Gpu::count()?;
     }
-    if Environment::launcher().is_none() {
+    let environment = match Environment::launcher() {
+        Some(_) => Some(Environment::from_env().map_err(BenchError::Environment)?),
+        None => None,
+    };
+    let Some(environment) = environment.filter(|environment| settings.spawned || environment.size > 1) else {
         let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
         // One message, and not one per rank.
         check(&workload, ranks)?;
         open_plot(&workload)?;
         return Ok(spawn(settings, ranks)?);
-    }
-    let environment = Environment::from_env().map_err(BenchError::Environment)?;
+    };
     if !settings.spawned {
         check_launched(settings)?;
     }

@@ -40,7 +40,7 @@ use crate::variable::variable;
 ///
 /// | launcher | known by | rank, size, number on the host | where ranks meet |
 /// |---|---|---|---|
-/// | `qpair launch`, torchrun | RANK or WORLD_SIZE | RANK, WORLD_SIZE, LOCAL_RANK | MASTER_ADDR and MASTER_PORT; where torchrun's agent listens there itself (TORCHELASTIC_USE_AGENT_STORE=True), the next port |
+/// | `qpair launch`, torchrun | RANK, or WORLD_SIZE without the sign of another | RANK, WORLD_SIZE, LOCAL_RANK if it is set | MASTER_ADDR and MASTER_PORT; where torchrun's agent listens there itself (TORCHELASTIC_USE_AGENT_STORE=True), the next port |
 /// | Open MPI's `mpirun` | OMPI_COMM_WORLD_RANK | OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK | on one host, by a file of the job ([`Meeting::File`]) in PMIX_SERVER_TMPDIR, OMPI_MCA_orte_jobfam_session_dir, TMPDIR or /tmp; on several, on mpirun's host (OMPI_MCA_orte_hnp_uri, PRTE_MCA_prte_hnp_uri, PMIX_NAMESPACE) and a port of the job, if rank 0 runs there |
 /// | MPICH's `mpiexec` (Hydra), and others that speak PMI-1 at PMI_FD | PMI_RANK, unless it is Slurm's own | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID | rank 0 chooses a port and tells it by the process manager |
 /// | Slurm's `srun` | SLURM_PROCID, with SLURM_STEP_ID or SLURM_STEP_NUM_TASKS | SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID | the first host of SLURM_STEP_NODELIST, SLURM_JOB_NODELIST or SLURM_NODELIST (loopback, if it is the only one), or else SLURM_LAUNCH_NODE_IPADDR; a port of job and step |

@@ -1,11 +1,12 @@
 //! Where ranks find the store.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use mio::net::TcpListener;
 use qpair_transport::ClusterKey;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::line::{self, Ear, Mouth};
 use crate::deadline::Deadline;
@@ -70,6 +71,19 @@ pub(super) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Bootstra
     }
 }
 
+/// Listens where `host` leads: rank 0's part of a meeting.
+///
+/// A name may lead the other ranks to another address of this host than it does here: to that of a network where here it is
+/// loopback, by IPv4 where here it is IPv6. By a name all addresses count therefore, and by a literal address that one, and
+/// `localhost` is loopback.
+///
+/// # Errors
+/// Also if the name leads to no address of this host: then rank 0 was started elsewhere than where the others look for it.
+pub(super) fn listen_at(host: &str, addresses: &[SocketAddr], port: u16) -> io::Result<TcpListener> {
+    let everywhere = is_name(host) && addresses.iter().any(is_here);
+    if everywhere { listen_everywhere(port) } else { listen(addresses) }
+}
+
 /// Listens at the first of `addresses` that this host has.
 ///
 /// # Errors
@@ -88,23 +102,44 @@ pub(super) fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
 
 /// Listens at a port of all addresses of this host.
 pub(super) fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
-    let v4 = || TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
-    // One for both, unless the system has it otherwise, or has no IPv6.
-    if std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|flag| flag.trim() == "1") {
-        return v4();
-    }
-    match TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
-        Err(error) if error.kind() != ErrorKind::AddrInUse => v4(),
+    // One for both, unless the system has no IPv6.
+    match listen_to_both(port) {
+        Err(error) if error.kind() != ErrorKind::AddrInUse => {
+            TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+        }
         other => other,
     }
 }
 
-/// Whether a host's name leads its own processes to loopback, where those of other hosts do not reach them.
-pub(super) fn is_own_name(host: &str, addresses: &[SocketAddr]) -> bool {
-    let is_name = host.parse::<IpAddr>().is_err() && host != "localhost" && !host.ends_with(".localhost");
-    is_name && !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback())
+/// Whatever the system's own choice is (net.ipv6.bindv6only).
+fn listen_to_both(port: u16) -> io::Result<TcpListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
 }
 
+/// Whether an address is one of this host's.
+pub(super) fn is_here(address: &SocketAddr) -> bool {
+    std::net::TcpListener::bind((address.ip(), 0)).is_ok()
+}
+
+/// Whether each host takes that for itself.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let address = host.parse::<IpAddr>();
+    address.map_or(host == "localhost" || host.ends_with(".localhost"), |address| address.is_loopback())
+}
+
+/// Whether it is the name of a host, and no address.
+fn is_name(host: &str) -> bool {
+    host.parse::<IpAddr>().is_err() && !is_loopback(host)
+}
+
+/// As many as mio has wait to be accepted.
+const BACKLOG: i32 = 1024;
 /// Between two attempts to reach rank 0, at first and at last.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
@@ -128,10 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_to_loopback_is_one_that_others_reach_elsewhere() {
-        let (loopback, other) = ("127.0.1.1:9".parse().unwrap(), "10.0.0.1:9".parse().unwrap());
-        assert!(is_own_name("node1", &[loopback]));
-        assert!(!is_own_name("node1", &[loopback, other]) && !is_own_name("node1", &[]));
-        assert!(!is_own_name("localhost", &[loopback]) && !is_own_name("127.0.1.1", &[loopback]));
+    fn by_a_name_others_may_reach_rank_0_at_another_address() {
+        let is_everywhere = |host: &str, addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
+            let listener = listen_at(host, &addresses, 0)?;
+            Ok::<_, io::Error>(listener.local_addr()?.ip().is_unspecified())
+        };
+        assert!(is_everywhere("node1", &["127.0.1.1"]).unwrap(), "Debian's name of its own host");
+        assert!(is_everywhere("node1", &["192.0.2.1", "127.0.0.1"]).unwrap(), "the second is this host's");
+        assert!(is_everywhere("node1", &["192.0.2.1"]).is_err(), "it is another host's");
+        assert!(is_everywhere("node1", &[]).is_err());
+        for host in ["localhost", "a.localhost", "127.0.0.1"] {
+            assert!(!is_everywhere(host, &["127.0.0.1"]).unwrap(), "{host}");
+            assert!(is_loopback(host));
+        }
+        assert!(!is_loopback("node1") && !is_loopback("10.0.0.1"));
     }
 }

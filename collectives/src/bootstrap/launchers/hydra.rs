@@ -15,7 +15,7 @@ pub(super) const LAUNCHER: Launcher = Launcher {
 fn is_slurms_own(variables: &Variables) -> bool {
     let same = |pmi, slurm| variables.get(pmi).is_some_and(|number| variables.get(slurm) == Some(number));
     let tasks = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"].into_iter().find(|name| variables.has(name));
-    super::slurm::is_step(variables)
+    super::slurm::has_step(variables)
         && same("PMI_RANK", "SLURM_PROCID")
         && tasks.is_some_and(|tasks| same("PMI_SIZE", tasks))
 }

@@ -62,6 +62,11 @@ impl Variables<'_> {
         self.get(name).is_some()
     }
 
+    /// Whether a launcher is there whose variables say more than what scripts often set beside them, as WORLD_SIZE.
+    fn has_another_launcher(&self) -> bool {
+        [open_mpi::LAUNCHER, hydra::LAUNCHER, slurm::LAUNCHER].iter().any(|launcher| (launcher.is_there)(self))
+    }
+
     /// Its value, unless it is empty.
     fn get(&self, name: &'static str) -> Option<String> {
         (self.0)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
@@ -150,6 +155,11 @@ mod tests {
         assert_eq!(rank(&[&slurm, &pmi]), 3);
         assert_eq!(rank(&[&slurm, &pmi, &ompi, &one_host]), 5);
         assert_eq!(rank(&[&slurm, &pmi, &ompi, &one_host, &torchrun, &meeting]), 6);
+        // What scripts set for torch before they start ranks: no rank's number, and that of none.
+        let script = [("WORLD_SIZE", "9")];
+        assert_eq!(rank(&[&slurm, &script, &meeting]), 1);
+        assert_eq!(rank(&[&slurm, &pmi, &ompi, &one_host, &script, &meeting]), 5);
+        assert!(told(&[&script[..], &meeting].concat()).unwrap_err().to_string().starts_with("RANK is not set"));
         // Slurm's own PMI tells no more than Slurm.
         let own = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "9")];
         assert_eq!(told(&[&slurm[..], &own, &meeting].concat()).unwrap().meeting, at("node1", 4242));

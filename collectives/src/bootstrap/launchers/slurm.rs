@@ -12,8 +12,14 @@ pub(super) const LAUNCHER: Launcher = Launcher {
     read,
 };
 
-/// A batch script has the variables of a job, and no step's: it is not a rank.
+/// A batch script has the variables of a job, and no step's: it is not a rank. Nor is the shell that `salloc` gives.
 pub(super) fn is_step(variables: &Variables) -> bool {
+    let is_none = |name| variables.get(name).is_some_and(|id| NO_STEPS.contains(&&*id));
+    has_step(variables) && !["SLURM_STEP_ID", "SLURM_STEPID"].into_iter().any(is_none)
+}
+
+/// Whether there are the variables of a step, of whatever kind.
+pub(super) fn has_step(variables: &Variables) -> bool {
     ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"].into_iter().any(|name| variables.has(name))
 }
 
@@ -41,6 +47,10 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
     };
     Ok(Told { rank, size, local_rank, meeting: Meeting::At { host, port }, job })
 }
+
+/// Numbers that stand for no step in which ranks are started: SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT and SLURM_EXTERN_CONT
+/// (slurm/slurm.h).
+const NO_STEPS: [&str; 3] = ["4294967290", "4294967291", "4294967292"];
 
 /// Where rank 0 is: on the first host of the step. If there is no other, loopback leads to it.
 fn first_host(variables: &Variables) -> Result<String, BootstrapError> {
@@ -109,6 +119,17 @@ mod tests {
         assert_eq!(launch.meeting, at("10.0.0.2", derived_port(100, 2)));
         let words = with(&without).unwrap_err().to_string();
         assert!(words.starts_with("SLURM_STEP_NODELIST is not set") && words.contains("MASTER_ADDR"), "{words}");
+    }
+
+    #[test]
+    fn the_shell_of_a_job_is_no_rank() {
+        for step in NO_STEPS {
+            // Slurm's own PMI tells no more.
+            for pmi in [&[][..], &[("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("PMI_FD", "9")]] {
+                let words = with(&[&[("SLURM_STEP_ID", step)], pmi].concat()).unwrap_err().to_string();
+                assert!(words.contains("start the ranks by `srun`"), "{words}");
+            }
+        }
     }
 
     #[test]

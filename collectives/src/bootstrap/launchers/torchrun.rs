@@ -2,12 +2,13 @@
 
 use super::{Launcher, Told, Variables};
 use crate::bootstrap::meeting::Meeting;
+use crate::bootstrap::place::is_loopback;
 use crate::error::BootstrapError;
 
 pub(super) const LAUNCHER: Launcher = Launcher {
     name: "`qpair launch`, torchrun",
     sign: "RANK and WORLD_SIZE",
-    is_there: |variables| variables.has("RANK") || variables.has("WORLD_SIZE"),
+    is_there: |variables| variables.has("RANK") || variables.has("WORLD_SIZE") && !variables.has_another_launcher(),
     read,
 };
 
@@ -19,12 +20,22 @@ fn read(variables: &Variables) -> Result<Told, BootstrapError> {
     let hint = "set it to the number of ranks, at least 1, as `qpair launch` and torchrun do";
     let size = variables.number("WORLD_SIZE", hint)?;
     let hint = "set it to this process's number on its host, from 0 on, as `qpair launch` and torchrun do";
-    let local_rank = Some(variables.number("LOCAL_RANK", hint)?);
+    let local_rank = variables.optional(&["LOCAL_RANK"], hint)?;
+    let hint = "set it to the number of ranks on this host, as `qpair launch` and torchrun do";
+    let local_size: Option<u32> = variables.optional(&["LOCAL_WORLD_SIZE"], hint)?;
     let host = variables.text("MASTER_ADDR", "set it to the host of rank 0, as `qpair launch` and torchrun do")?;
     let port = variables.port_in("MASTER_PORT")?;
     let agent_is_there = variables.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
     let port = if agent_is_there { port.checked_add(1).unwrap_or(FIRST_FREE) } else { port };
-    Ok(Told { rank, size, local_rank, meeting: Meeting::At { host, port }, job: None })
+    // Who starts one process on each host tells none of what is local, and may name rank 0's host to that rank alone so
+    // (Kubeflow's training operator, pkg/controller.v1/pytorch/master.go).
+    let may_span_hosts = local_size.map_or(local_rank.is_none(), |local| local < size);
+    let meeting = if may_span_hosts && is_loopback(&host) {
+        Meeting::BesideLauncher { hosts: vec![host], port }
+    } else {
+        Meeting::At { host, port }
+    };
+    Ok(Told { rank, size, local_rank, meeting, job: None })
 }
 
 /// The first port that needs no privilege: what follows the last one.
@@ -67,8 +78,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_0_that_is_told_of_loopback_is_reached_from_other_hosts_where_there_may_be_some() {
+        let everywhere = Meeting::BesideLauncher { hosts: vec!["localhost".into()], port: 29500 };
+        let alone = parse(&[("LOCAL_RANK", None), ("RANK", Some("0"))]).unwrap();
+        assert_eq!((alone.local_rank, alone.meeting), (None, everywhere.clone()));
+        assert_eq!(parse(&[("LOCAL_WORLD_SIZE", Some("2"))]).unwrap().meeting, everywhere);
+        assert_eq!(parse(&[("LOCAL_WORLD_SIZE", Some("4"))]).unwrap().meeting, at("localhost", 29500));
+        let named = [("LOCAL_WORLD_SIZE", Some("2")), ("MASTER_ADDR", Some("node1"))];
+        assert_eq!(parse(&named).unwrap().meeting, at("node1", 29500));
+    }
+
+    #[test]
     fn each_variable_that_is_wrong_is_named() {
-        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
+        for name in ["LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
+            let wrong = parse(&[(name, Some("-1x"))]).unwrap_err();
+            assert!(wrong.to_string().starts_with(&format!("{name} is `-1x`: set it to")), "{wrong}");
+        }
+        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
             let unset = parse(&[(name, None)]).unwrap_err();
             assert!(matches!(unset, BootstrapError::Unset { name: named, .. } if named == name), "{unset}");
             assert!(unset.to_string().contains("set it to"), "{unset}");

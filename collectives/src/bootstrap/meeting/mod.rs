@@ -12,7 +12,7 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use qpair_transport::ClusterKey;
 
-use super::place::{Place, is_own_name, listen, listen_everywhere, resolve};
+use super::place::{Place, is_here, listen, listen_at, listen_everywhere, resolve};
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 pub(super) use file::Published;
@@ -23,13 +23,14 @@ pub(super) use file::Published;
 pub enum Meeting {
     /// Rank 0 listens at a port that all have been told.
     At {
-        /// The host of rank 0, by name or address. Where it leads rank 0 to loopback, as a host's own name does on some systems,
-        /// rank 0 listens at all its addresses.
+        /// The host of rank 0. By a name rank 0 listens at all its addresses, since the name may lead others to another one than it
+        /// does there; by an address at that one; `localhost` is loopback.
         host: String,
         /// The port at which rank 0 listens.
         port: u16,
     },
-    /// Rank 0 listens at that port of all its addresses, on the host of the program that started the ranks.
+    /// Rank 0 listens at that port of all its addresses, on a host that is known by several names, or by one that leads rank 0 itself
+    /// to loopback: that of the program that started the ranks.
     BesideLauncher {
         /// Addresses or names of that host; the first at which it is reached counts.
         hosts: Vec<String>,
@@ -77,11 +78,8 @@ impl Meeting {
         match self {
             Meeting::At { host, port } => {
                 let addresses = resolve(host, *port)?;
-                let hosting = (rank == 0).then(|| {
-                    let own_name = is_own_name(host, &addresses);
-                    let listener = if own_name { listen_everywhere(*port) } else { listen(&addresses) };
-                    listener.map_err(|source| refused(host, *port, source))
-                });
+                let listen = || listen_at(host, &addresses, *port).map_err(|source| refused(host, *port, source));
+                let hosting = (rank == 0).then(listen);
                 let hosting = hosting.transpose()?.map(|listener| Hosting { listener, published: None });
                 Ok(Settled { place: place(host.clone(), *port, addresses, None), hosting })
             }
@@ -91,7 +89,6 @@ impl Meeting {
                 if rank != 0 {
                     return Ok(Settled { place: place(name, *port, addresses, None), hosting: None });
                 }
-                let is_here = |address: &SocketAddr| std::net::TcpListener::bind((address.ip(), 0)).is_ok();
                 if !addresses.iter().any(is_here) {
                     return Err(BootstrapError::NotBesideLauncher { launcher: name });
                 }
