@@ -14,6 +14,7 @@ use qpair_transport::ClusterKey;
 use super::line::{self, Ear, Mouth};
 use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
 use super::muster::Remnant;
+use super::place::is_here;
 use super::regroup::Spot;
 use super::server::{Descriptors, Server, Terms};
 use crate::deadline::Deadline;
@@ -154,9 +155,14 @@ impl StandIns {
             return Err(ErrorKind::HostUnreachable.into());
         }
         let stream = TcpStream::connect_timeout(&address, REACHED).inspect_err(|error| {
-            // A rank that has ended refuses; a host that has says nothing, or others say so.
-            if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
-            {
+            // A rank that has ended refuses; a host that has says nothing, or others say so. But this one answers itself, of course,
+            // and what says nothing there is a listener with too many strangers.
+            let is_silent = match error.kind() {
+                ErrorKind::TimedOut => !is_here(&address),
+                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => true,
+                _ => false,
+            };
+            if is_silent {
                 self.silent.push(address.ip());
             }
         })?;
@@ -181,10 +187,11 @@ impl StandIns {
     }
 }
 
-/// Listens, with room for all ranks: they may have to wait until this one asks who is left itself.
+/// Listens, with room for all ranks, which may have to wait until this one asks who is left itself, and for strangers that came by
+/// meanwhile.
 fn listen(ip: IpAddr, size: u32) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
-    rustix::net::listen(&listener, size as i32)?;
+    rustix::net::listen(&listener, size as i32 + STRANGERS)?;
     Ok(listener)
 }
 
@@ -192,6 +199,9 @@ fn listen(ip: IpAddr, size: u32) -> io::Result<TcpListener> {
 const BESIDE: usize = 2;
 /// Of other machines.
 const ELSEWHERE: usize = 3;
+/// Connections of others than ranks that a listener has room for: nobody accepts any until the rank asks who is left. The system
+/// allows 4096 of all kinds (net.core.somaxconn).
+const STRANGERS: i32 = 2048;
 /// How long a host has to answer at all.
 const REACHED: Duration = Duration::from_secs(3);
 /// How much longer than others may still ask a rank waits for the answer; and before for a word from who is to give it.
