@@ -15,7 +15,13 @@ pub(crate) enum Fault {
     /// A rank dropped its communicator while others needed it.
     Left { rank: u32 },
     /// Rank `by` waited too long. What the others waited for is gathered then.
-    TimedOut { by: u32, place: Place, limit: Duration, waits: Vec<(u32, Option<Place>)> },
+    TimedOut {
+        by: u32,
+        place: Place,
+        limit: Duration,
+        #[serde(with = "packed")]
+        waits: Vec<(u32, Option<Place>)>,
+    },
     /// Two ranks were asked for different things.
     Differs(Mismatch),
     /// A rank can not go on by itself.
@@ -122,6 +128,50 @@ impl Fault {
     }
 }
 
+/// What all ranks wait for, with the operations that several are in said once: every rank is told of every other.
+mod packed {
+    use std::collections::HashMap;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Call, Place};
+
+    /// For whom a rank waits, at which step of which of the operations.
+    type At = (u32, u32, u32);
+
+    #[derive(Default, Serialize, Deserialize)]
+    struct Packed {
+        calls: Vec<Call>,
+        waits: Vec<(u32, Option<At>)>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(waits: &[(u32, Option<Place>)], to: S) -> Result<S::Ok, S::Error> {
+        let (mut packed, mut numbers) = (Packed::default(), HashMap::new());
+        for (rank, place) in waits {
+            let place = place.as_ref().map(|place| {
+                let number = *numbers.entry(place.call).or_insert_with(|| {
+                    packed.calls.push(place.call);
+                    packed.calls.len() as u32 - 1
+                });
+                (place.rank, place.step, number)
+            });
+            packed.waits.push((*rank, place));
+        }
+        packed.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u32, Option<Place>)>, D::Error> {
+        let Packed { calls, waits } = Packed::deserialize(from)?;
+        let place = |(rank, step, number): At| {
+            let call = calls.get(number as usize).copied();
+            call.map(|call| Place { rank, step, call })
+                .ok_or_else(|| D::Error::custom("a rank is in an operation of none"))
+        };
+        waits.into_iter().map(|(rank, its)| Ok((rank, its.map(place).transpose()?))).collect()
+    }
+}
+
 /// Characters of a reason that other ranks are told.
 const REASON: usize = 4096;
 
@@ -152,7 +202,33 @@ impl fmt::Display for Mismatch {
 
 #[cfg(test)]
 mod tests {
+    use qpair_verbs::calc::{DataType, ReduceOp};
+
     use super::*;
+    use crate::algorithms::Algorithm;
+    use crate::plan::{Collective, PlanHash};
+
+    #[test]
+    fn what_all_ranks_wait_for_is_told_in_few_words() {
+        let call = |elements| Call {
+            collective: Collective::AllReduce,
+            data_type: Some(DataType::F32),
+            op: Some(ReduceOp::Sum),
+            elements,
+            in_place: true,
+            on_gpu: false,
+            algorithm: Algorithm::Ring,
+            hash: PlanHash(7),
+        };
+        let place = |rank| Place { rank: rank / 2, step: 9, call: call(u64::from(rank % 2)) };
+        let waits = (0..4096).map(|rank| (rank, (rank != 5).then(|| place(rank)))).collect();
+        let fault = Fault::TimedOut { by: 3, place: place(3), limit: Duration::from_secs(1), waits };
+        let text = serde_json::to_string(&fault).unwrap();
+        assert!(text.len() < 100_000, "{} bytes", text.len());
+        assert_eq!(serde_json::from_str::<Fault>(&text).unwrap(), fault);
+        let wrong = text.replace("[0,[0,9,0]]", "[0,[0,9,2]]");
+        assert!(wrong != text && serde_json::from_str::<Fault>(&wrong).is_err());
+    }
 
     #[test]
     fn others_are_told_the_beginning_of_a_long_reason() {

@@ -388,9 +388,9 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_what_a_thousand_ranks_wait_for() {
+    fn a_verdict_names_what_thousands_of_ranks_wait_for() {
         let (mut answers, mut ear, mut store) = linked();
-        let alarm = Alarm::new(1000);
+        let alarm = Alarm::new(4096);
         let call = Call {
             collective: Collective::AllReduce,
             data_type: None,
@@ -406,7 +406,7 @@ mod tests {
             by: 0,
             place: place(1),
             limit: Duration::from_secs(1),
-            waits: (1..1000).map(|rank| (rank, Some(place((rank + 1) % 1000)))).collect(),
+            waits: (1..4096).map(|rank| (rank, Some(place((rank + 1) % 4096)))).collect(),
         };
         let line = encode(&FromStore::Verdict(verdict.clone()));
         assert!(line.len() > LINE_LIMIT);

@@ -9,7 +9,7 @@ use crate::algorithms::Algorithm;
 use crate::plan::{Collective, PlanHash};
 
 /// One rank's view of an operation: what it calls, on how much of what, and by which plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
     /// The collective, with its root.
     pub collective: Collective,

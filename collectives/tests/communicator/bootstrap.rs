@@ -194,7 +194,7 @@ fn join(rank: u32, size: u32, port: &Port) -> TcpStream {
         }
     };
     let whereabouts = r#"{"host":"h","machine":"m","node":"m","cores":"0"}"#;
-    let line = format!(r#"{{"Join":{{"protocol":17,"size":{size},"rank":{rank},"whereabouts":{whereabouts}}}}}"#);
+    let line = format!(r#"{{"Join":{{"protocol":18,"size":{size},"rank":{rank},"whereabouts":{whereabouts}}}}}"#);
     let preface = std::mem::take(Guarded::caller(b"qpair store", None).output());
     stream.write_all(&[&preface, line.as_bytes(), b"\n"].concat()).unwrap();
     stream
