@@ -227,6 +227,13 @@ impl Spec {
         }
     }
 
+    /// Whether it is of no elements on any rank, and all know so: nothing goes from rank to rank then.
+    pub(crate) fn is_void(&self) -> bool {
+        let is_told = !matches!(self.counts, Counts::Pairs(_) | Counts::Own { .. });
+        let is_apart = matches!(self.collective, Collective::Barrier | Collective::Transfer { .. });
+        is_told && !is_apart && self.total() == 0
+    }
+
     /// The same as operations of a communicator say it, where a file says it otherwise.
     pub(crate) fn of_operation(self) -> Self {
         match self.collective {

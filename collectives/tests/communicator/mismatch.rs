@@ -16,6 +16,16 @@ fn differ(
     (one, other): (u32, u32),
     work: impl Fn(&Communicator) -> Result<(), CollectiveError> + Sync,
 ) -> String {
+    let (named, words) = named_by_all(ranks, work);
+    assert_eq!(named, [one.min(other), one.max(other)], "{words}");
+    words
+}
+
+/// The same, whom they name, and the words.
+fn named_by_all(
+    ranks: usize,
+    work: impl Fn(&Communicator) -> Result<(), CollectiveError> + Sync,
+) -> ([u32; 2], String) {
     let start = Instant::now();
     let errors = group(ranks, |comm| {
         comm.set_timeout(Duration::from_secs(60));
@@ -26,14 +36,15 @@ fn differ(
         error
     });
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}: {errors:?}", start.elapsed());
-    for error in &errors {
+    let named = errors.iter().map(|error| {
         let CollectiveError::Mismatch(mismatch) = error else { panic!("{error}") };
         let mut named = [mismatch.one.rank, mismatch.other.rank];
         named.sort_unstable();
-        assert_eq!(named, [one.min(other), one.max(other)], "{error}");
-        assert_eq!(error.to_string(), errors[0].to_string());
-    }
-    errors[0].to_string()
+        (named, error.to_string())
+    });
+    let named: Vec<_> = named.collect();
+    assert!(named.iter().all(|one| one == &named[0]), "{named:?}");
+    named[0].clone()
 }
 
 fn sum(comm: &Communicator, len: usize, op: ReduceOp) -> Result<(), CollectiveError> {
@@ -58,6 +69,36 @@ fn a_count_after_both_were_used() {
             sum(comm, lens[comm.rank()], ReduceOp::Sum)
         });
     }
+}
+
+/// A rank that has nothing to do is not to take the next operation for this one, and all after it.
+#[test]
+fn a_vector_without_elements() {
+    for (ranks, lens) in [(2, [0, 100, 100]), (2, [0, 100_000, 100_000]), (3, [0, 100, 100])] {
+        let (named, words) = named_by_all(ranks, |comm| {
+            lens.into_iter().try_for_each(|len| sum(comm, if comm.rank() == 1 { len } else { lens[1] }, ReduceOp::Sum))
+        });
+        assert!(named.contains(&1) && words.contains(" of 0 f32"), "{words}");
+    }
+    // One that is started, and the next before its end.
+    let words = differ(2, (0, 1), |comm| {
+        let start =
+            |len| comm.start().all_reduce(comm.buffer::<f32>(len)?, ReduceOp::Sum).map_err(|failed| failed.error);
+        let first = start(if comm.rank() == 1 { 0 } else { 64 })?;
+        let second = start(64)?;
+        first.wait().map_err(|failed| failed.error)?;
+        second.wait().map(drop).map_err(|failed| failed.error)
+    });
+    assert!(words.contains(" of 0 f32"), "{words}");
+    // Where all have nothing, they go on together.
+    group(3, |comm| {
+        for len in [0, 10, 0, 0, 20_000] {
+            let mut vector = comm.buffer::<f32>(len).unwrap();
+            vector.fill(1.0);
+            comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+            assert!(vector.iter().all(|&sum| sum == 3.0));
+        }
+    });
 }
 
 #[test]
