@@ -15,7 +15,8 @@ impl Exec<'_> {
     pub(super) fn takes(&self, ep: EndpointId, fields: Fields) -> Option<u16> {
         let slot = self.plan.slot(fields.rank)?;
         let number = self.run.numbers.get(slot as usize)?;
-        let due = self.run.active && number.sequence() == fields.sequence;
+        // One that is complete may be kept for long, until messages carry its number again.
+        let due = self.run.active && number.sequence() == fields.sequence && !self.is_complete();
         (due && self.plan.peers[slot as usize].ep == Some(ep)).then_some(slot)
     }
 

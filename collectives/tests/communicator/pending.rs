@@ -303,3 +303,25 @@ fn collectives_stay_behind_sends_that_have_no_room() {
         sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
     });
 }
+
+/// Messages carry 14 bits of an operation's number.
+#[test]
+fn an_operation_that_is_kept_when_complete_takes_no_later_message() {
+    const NUMBERS: usize = 1 << 14;
+    group(2, |comm| {
+        let mut number = comm.buffer::<u64>(1).unwrap();
+        if comm.rank() == 0 {
+            for at in 0..=NUMBERS {
+                number[0] = at as u64;
+                comm.send(&mut number, 1).unwrap();
+            }
+            return;
+        }
+        let first = comm.start().recv(comm.buffer::<u64>(1).unwrap(), 0).unwrap();
+        for at in 1..=NUMBERS {
+            comm.recv(&mut number, 0).unwrap();
+            assert_eq!(number[0], at as u64);
+        }
+        assert_eq!(first.wait().unwrap()[0], 0);
+    });
+}
