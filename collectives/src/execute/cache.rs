@@ -125,6 +125,11 @@ impl PlanCache {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Compiled> {
         self.places.iter().filter_map(|place| place.plan.as_deref())
     }
+
+    /// The same, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Compiled> {
+        self.places.iter_mut().filter_map(|place| place.plan.as_deref_mut())
+    }
 }
 
 /// Enough for the buckets of a large model; few enough to go through.

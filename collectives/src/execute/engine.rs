@@ -410,8 +410,7 @@ impl Engine<'_> {
         } else if fields.kind == Kind::Hello || !self.net.is_up(ep, fields.rank) {
             return self.foreign(ep);
         } else {
-            for at in 0..self.runs.len() {
-                let plan = self.exec(at)?.plan;
+            for plan in self.cache.iter_mut() {
                 if let Some(slot) = plan.slot(fields.rank) {
                     let theirs = &mut plan.peers[slot as usize].theirs;
                     *theirs = theirs.filter(|&theirs| theirs != fields.plan);

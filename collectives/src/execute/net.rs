@@ -31,7 +31,7 @@ pub(crate) struct Net {
     pub(super) peers: Vec<Peer>,
     /// What shows that a connection is meant for this communicator.
     token: u64,
-    /// Changes when a connection ends, or a plan number gets another meaning: plans then look at their peers again.
+    /// Changes when a connection ends: plans then look at their peers again.
     pub(super) epoch: u64,
     /// Changes when a connection comes up or ends.
     pub(super) links: u64,
@@ -299,8 +299,6 @@ impl Net {
             let is_closed = matches!(self.peers[planned.rank as usize].link, Link::Closed { .. });
             let does_without = is_closed && self.has_given_all(planned, &plan.call, 0);
             let peer = &mut self.peers[planned.rank as usize];
-            // It may have another meaning since, see `announced`.
-            planned.theirs = None;
             match peer.link {
                 Link::Up(ep) => planned.ep = Some(ep),
                 Link::Closed { .. } if does_without => planned.ep = None,
@@ -371,7 +369,7 @@ impl Net {
         self.worker.abort(ep);
     }
 
-    /// A peer says what its plan number stands for: if it stood for something else before, all plans look again.
+    /// A peer says what its plan number stands for. What was known of it in plans is forgotten.
     pub(super) fn announced(&mut self, rank: u32, plan: u16, text: &[u8]) -> Outcome<()> {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return Ok(()) };
         let call = serde_json::from_slice(text).map_err(|error| {
@@ -383,7 +381,6 @@ impl Net {
         }
         let before = peer.calls[plan as usize].replace(call);
         if let Some(before) = before.filter(|before| *before != call) {
-            self.epoch += 1;
             self.stash.renumber(rank, plan, before);
         }
         Ok(())

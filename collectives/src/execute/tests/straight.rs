@@ -140,6 +140,18 @@ fn messages_that_are_there_are_taken_straight() {
     assert_eq!(ended, [8, 0]);
 }
 
+/// Numbers come round again after some thousands of plans.
+#[test]
+fn what_another_number_stands_for_from_now_on_keeps_no_plan_from_being_run_straight() {
+    let (vector, ended) = straight(3, |forger| {
+        forger.hear(Kind::Data);
+        (3..5).for_each(|elements| forger.announce_as(9, key(Algorithm::Ring, elements)));
+        [1, 2, 0].into_iter().for_each(|sequence| forger.say_in(sequence, Kind::Data, 0, &ones()));
+    });
+    assert_eq!(vector.unwrap(), [4.0; 2]);
+    assert_eq!(ended, [2, 0]);
+}
+
 #[test]
 fn messages_of_operations_to_come_are_kept() {
     let (vector, _) = straight(4, |forger| {
