@@ -8,6 +8,8 @@
 //!
 //! What one rank does to another's memory ends with one word, which completes all steps of it that nothing waits for.
 
+use std::collections::HashMap;
+
 use super::source::Programs;
 use crate::error::CollectiveError;
 use crate::plan::{Program, Slice, StepKind};
@@ -55,7 +57,7 @@ pub(super) struct Lowered {
 
 /// By step of rank `me`: how its message goes, if it has one and messages are long.
 pub(super) fn lower(programs: &mut Programs<'_>, me: u32) -> Result<Vec<Option<Lowered>>, CollectiveError> {
-    let mut lowering = Lowering { programs };
+    let mut lowering = Lowering { programs, written: HashMap::new() };
     let steps = lowering.programs.of(me).program.len() as u32;
     (0..steps).map(|step| lowering.one((me, step))).collect()
 }
@@ -75,6 +77,8 @@ type At = (u32, u32);
 
 struct Lowering<'a, 'p> {
     programs: &'a mut Programs<'p>,
+    /// Whether their senders may write, by receive: several steps ask.
+    written: HashMap<At, bool>,
 }
 
 impl Lowering<'_, '_> {
@@ -107,27 +111,41 @@ impl Lowering<'_, '_> {
 
     /// Whether the sender may write, once it comes to the send.
     fn is_written(&mut self, send: At, receive: At) -> bool {
+        if let Some(&known) = self.written.get(&receive) {
+            return known;
+        }
+        let is_written = self.may_write(send, receive);
+        self.written.insert(receive, is_written);
+        is_written
+    }
+
+    fn may_write(&mut self, send: At, receive: At) -> bool {
         let plain = matches!(self.kind(receive), Some(StepKind::Recv { .. }));
         if !plain || self.programs.of(send.0).program.deps(send.1).is_empty() {
             return false;
         }
         let deps = self.programs.of(receive.0).program.deps(receive.1).to_vec();
-        deps.into_iter().all(|dep| {
-            let gives = self.kind((receive.0, dep)).filter(|kind| kind.is_send() && kind.peer() == Some(send.0));
-            let taken = gives.and_then(|_| self.programs.partner(receive.0, dep));
-            taken.is_some_and(|(_, taken)| self.follows(send, taken))
-        })
+        deps.len() <= MOST_DEPS
+            && deps.into_iter().all(|dep| {
+                let gives = self.kind((receive.0, dep)).filter(|kind| kind.is_send() && kind.peer() == Some(send.0));
+                let taken = gives.and_then(|_| self.programs.partner(receive.0, dep));
+                taken.is_some_and(|(_, taken)| self.follows(send, taken))
+            })
     }
 
     /// Whether `late` waits for step `early` of its rank, directly or not.
     fn follows(&mut self, late: At, early: u32) -> bool {
         let program = &self.programs.of(late.0).program;
         let mut open = vec![late.1];
-        let mut seen = Vec::new();
+        let (mut seen, mut looked) = (Vec::new(), 0);
         while let Some(step) = open.pop() {
             for dep in program.deps(step).iter() {
                 if dep == early {
                     return true;
+                }
+                looked += 1;
+                if looked > MOST_LOOKS {
+                    return false;
                 }
                 if dep > early && !seen.contains(&dep) && seen.len() < MOST_STEPS {
                     seen.push(dep);
@@ -145,13 +163,17 @@ impl Lowering<'_, '_> {
 
 /// Steps to look back at. Algorithms put what a send waits for close before it; where they do not, the message is read.
 const MOST_STEPS: usize = 256;
+/// Dependencies of those to look at, and those of a receive that is written. Of a plan that has more, which no algorithm makes,
+/// messages are read: anybody may give one, and all ranks wait while it is looked at.
+const MOST_LOOKS: usize = 1024;
+const MOST_DEPS: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::super::source::Source;
     use super::*;
     use crate::algorithms::{Algorithm, Recipe, Shape};
-    use crate::plan::{Collective, Elements, Ranks, Spec};
+    use crate::plan::{Collective, Elements, FORMAT, Plan, Ranks, Spec};
 
     fn recipe(spec: Spec, algorithm: Algorithm, segment: u64) -> Recipe {
         Recipe::with(spec, algorithm, Shape { segment, ..Shape::default() }).unwrap()
@@ -176,6 +198,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// It took time by the fourth power of the steps.
+    #[test]
+    fn a_plan_in_which_all_waits_for_all_does_not_take_for_ever() {
+        const STEPS: u32 = 1000;
+        let whole = |at| Slice::data(u64::from(at), 1);
+        let (mut gives, mut gets) = (Program::new(), Program::new());
+        for at in 0..STEPS {
+            gives.push(StepKind::Send { peer: 1, src: whole(at) }, []);
+            gets.push(StepKind::Recv { peer: 0, dst: whole(at) }, []);
+        }
+        for at in STEPS..2 * STEPS {
+            gives.push(StepKind::Recv { peer: 1, dst: whole(at) }, 0..STEPS);
+            gets.push(StepKind::Send { peer: 0, src: whole(at) }, 0..STEPS);
+        }
+        let spec = Spec::new(Collective::AllGather, Ranks(2), Elements(u64::from(STEPS)), 4);
+        let plan = Plan { format: FORMAT, spec, algorithm: "by hand".to_owned(), programs: [gives, gets].into() };
+        let mut programs = Programs::new(Source::Plan(&plan));
+        let ways = [0, 1].map(|rank| lower(&mut programs, rank).unwrap().into_iter().flatten().map(|one| one.way));
+        let [gives, gets] = ways.map(Vec::from_iter);
+        assert_eq!(gives, gets);
+        assert!(gives.iter().all(|way| matches!(way, Way::Read { .. })));
     }
 
     #[test]

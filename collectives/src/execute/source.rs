@@ -89,7 +89,9 @@ pub(super) struct Programs<'a> {
 pub(super) struct Known<'a> {
     pub(super) program: Cow<'a, Program>,
     pub(super) graph: Graph,
-    messages: HashMap<(bool, u32), Vec<u32>>,
+    /// Whether it is sent, the peer, and the step, in order: of a direct plan each rank looks at all others', which have as many
+    /// peers.
+    messages: Vec<(bool, u32, u32)>,
 }
 
 impl<'a> Programs<'a> {
@@ -101,12 +103,11 @@ impl<'a> Programs<'a> {
         let source = self.source;
         self.known.entry(rank).or_insert_with(|| {
             let program = source.program(rank);
-            let mut messages: HashMap<(bool, u32), Vec<u32>> = HashMap::new();
-            for (number, step) in program.numbered() {
-                if let Some(peer) = step.kind.peer() {
-                    messages.entry((step.kind.is_send(), peer)).or_default().push(number);
-                }
-            }
+            let numbered = program.numbered();
+            let mut messages: Vec<_> =
+                numbered.filter_map(|(number, step)| Some((step.kind.is_send(), step.kind.peer()?, number))).collect();
+            messages.sort_unstable();
+            messages.shrink_to_fit();
             Known { graph: Graph::of(&program), program, messages }
         })
     }
@@ -117,8 +118,11 @@ impl<'a> Programs<'a> {
         let kind = own.program.kind(step)?;
         let number = own.graph.messages()[step as usize] as usize;
         let peer = kind.peer()?;
-        let other = *self.of(peer).messages.get(&(!kind.is_send(), rank))?.get(number)?;
-        Some((peer, other))
+        let messages = &self.of(peer).messages;
+        let between = (!kind.is_send(), rank);
+        let first = messages.partition_point(|&(is_sent, peer, _)| (is_sent, peer) < between);
+        let &(is_sent, back, other) = messages.get(first + number)?;
+        ((is_sent, back) == between).then_some((peer, other))
     }
 }
 
