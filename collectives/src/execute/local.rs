@@ -8,6 +8,9 @@ use super::steps::Span;
 impl Run {
     /// Copies or combines within this rank. The lengths are equal.
     pub(super) fn local(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
+        if src.len == 0 {
+            return Ok(());
+        }
         if self.memory(src.buffer).is_on_gpu() || self.memory(dst.buffer).is_on_gpu() {
             return self.local_on_gpu(src, dst, calc);
         }
@@ -28,9 +31,6 @@ impl Run {
 
     #[cold]
     fn local_on_gpu(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
-        if src.len == 0 {
-            return Ok(());
-        }
         if self.memory(src.buffer).on_gpu().is_some() {
             return self.local_on_own_gpu(src, dst, calc);
         }

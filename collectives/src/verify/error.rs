@@ -56,6 +56,16 @@ pub enum VerifyError {
         /// The limit: five times all elements, and once more for each halving of the ranks.
         limit: u64,
     },
+    /// A transfer has steps of a rank that calls nothing when others transfer.
+    #[error("rank {rank}: it has no part in a transfer from rank {from} to rank {to}; have those two do it")]
+    NoPart {
+        /// The rank.
+        rank: u32,
+        /// Who gives.
+        from: u32,
+        /// Who gets.
+        to: u32,
+    },
     /// A step waits for a step that is no earlier one.
     #[error("rank {rank}, step {step}: waits for step {dep}, which is no earlier one")]
     Dependency {

@@ -19,7 +19,7 @@ impl VerifyError {
             | Self::Root { .. }
             | Self::Size { .. }
             | Self::Counts { .. } => Vec::new(),
-            Self::Scratch { .. } | Self::Output { .. } | Self::Barrier { .. } => Vec::new(),
+            Self::Scratch { .. } | Self::NoPart { .. } | Self::Output { .. } | Self::Barrier { .. } => Vec::new(),
             Self::Dependency { rank, step, .. }
             | Self::Peer { rank, step, .. }
             | Self::Bounds { rank, step, .. }
@@ -46,7 +46,10 @@ impl VerifyError {
     /// The rank to look at, where the fault is one rank's.
     pub fn rank(&self) -> Option<u32> {
         match self {
-            Self::Scratch { rank, .. } | Self::Output { rank, .. } | Self::Barrier { rank, .. } => Some(*rank),
+            Self::Scratch { rank, .. }
+            | Self::NoPart { rank, .. }
+            | Self::Output { rank, .. }
+            | Self::Barrier { rank, .. } => Some(*rank),
             _ => self.places().first().map(|place| place.0),
         }
     }

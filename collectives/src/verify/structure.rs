@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::error::VerifyError;
 use crate::parallel;
-use crate::plan::{Buffer, Buffers, Collective, Counts, FORMAT, Plan, Program, Spec, Step, StepKind};
+use crate::plan::{Buffer, Buffers, Collective, Counts, FORMAT, Plan, Program, Slice, Spec, Step, StepKind};
 
 pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     header(plan)?;
@@ -24,6 +24,13 @@ fn check_steps(spec: &Spec, rank: u32, program: &Program, limit: u64) -> Result<
     let scratch = program.scratch();
     if scratch > limit {
         return Err(VerifyError::Scratch { rank, scratch, limit });
+    }
+    if let Collective::Transfer { from, to } = spec.collective
+        && rank != from
+        && rank != to
+        && !program.is_empty()
+    {
+        return Err(VerifyError::NoPart { rank, from, to });
     }
     let sizes = spec.sizes(rank, program);
     for (step, Step { kind, deps }) in program.numbered() {
@@ -98,7 +105,9 @@ fn one_step(spec: &Spec, sizes: &Buffers<u64>, rank: u32, step: u32, kind: &Step
             return Err(VerifyError::Bounds { rank, step, slice, size });
         }
     }
-    if let Some(slice) = kind.dst().filter(|dst| dst.buffer == Buffer::Input && dst.len > 0) {
+    // Nothing that comes has to be for somewhere; what is done here has.
+    let is_written = |dst: &Slice| dst.buffer == Buffer::Input && (dst.len > 0 || kind.peer().is_none());
+    if let Some(slice) = kind.dst().filter(is_written) {
         return Err(VerifyError::InputWritten { rank, step, slice });
     }
     if let (Some(src), Some(dst)) = (kind.src(), kind.dst())

@@ -97,16 +97,31 @@ fn single_steps() {
         let expected = VerifyError::Bounds { rank, step, slice, size };
         assert_eq!(fault_of(one_rank(Reduce { src: WHOLE, dst: slice }, &[])), expected);
     }
-    let mut separate = one_rank(Copy { src: WHOLE, dst: Slice::input(0, 4) }, &[]);
-    separate.spec.in_place = false;
-    let expected = VerifyError::InputWritten { rank, step, slice: Slice::input(0, 4) };
-    assert_eq!(fault_of(separate), expected);
+    for len in [4, 0] {
+        let mut separate = one_rank(Copy { src: Slice::data(0, len), dst: Slice::input(0, len) }, &[]);
+        separate.spec.in_place = false;
+        let expected = VerifyError::InputWritten { rank, step, slice: Slice::input(0, len) };
+        assert_eq!(fault_of(separate), expected);
+    }
     let expected = VerifyError::Finish { rank, step, slice: WHOLE };
     assert_eq!(fault_of(one_rank(Finish { dst: WHOLE }, &[])), expected);
     for (src, dst) in [(Slice::data(0, 2), Slice::data(1, 2)), (Slice::data(0, 2), Slice::data(2, 1))] {
         let expected = VerifyError::Operands { rank, step, src, dst };
         assert_eq!(fault_of(one_rank(Reduce { src, dst }, &[])), expected);
     }
+}
+
+/// The ranks between which nothing goes call nothing.
+#[test]
+fn a_transfer_is_of_two_ranks() {
+    let transfer = Collective::Transfer { from: 0, to: 2 };
+    let give = program([(Send { peer: 1, src: Slice::input(0, 4) }, &[])]);
+    let get = program([(Recv { peer: 1, dst: WHOLE }, &[])]);
+    let scratch = Slice::scratch(0, 4);
+    let relay = program([(Recv { peer: 0, dst: scratch }, &[]), (Send { peer: 2, src: scratch }, &[0])]);
+    let mut relayed = plan(transfer, [give, relay, get]);
+    relayed.spec.in_place = false;
+    assert_eq!(fault_of(relayed), VerifyError::NoPart { rank: 1, from: 0, to: 2 });
 }
 
 #[test]
@@ -301,7 +316,7 @@ fn a_message_waits_for_the_one_before_it() {
     let told = |peer| Send { peer, src: Slice::EMPTY };
     let heard = |peer| Recv { peer, dst: Slice::EMPTY };
     plan.spec.ranks = Ranks(3);
-    plan.spec.collective = Collective::Transfer { from: 0, to: 1 };
+    (plan.spec.collective, plan.spec.counts) = (Collective::Scatter { root: 0 }, Counts::Ragged(vec![0, 4, 0].into()));
     plan.spec.in_place = false;
     let input = |slice: Slice| Slice { buffer: qpair_collectives::Buffer::Input, ..slice };
     plan.programs = vec![
