@@ -17,6 +17,13 @@ impl Fnv {
         fnv.0
     }
 
+    /// That of numbers in their order.
+    pub(crate) fn of_numbers(numbers: impl IntoIterator<Item = usize>) -> u64 {
+        let mut fnv = Fnv::new();
+        numbers.into_iter().for_each(|number| fnv.add(&(number as u64).to_le_bytes()));
+        fnv.0
+    }
+
     pub(crate) fn sum(&self) -> u64 {
         self.0
     }
@@ -56,5 +63,7 @@ mod tests {
         let mut parts = Fnv::new();
         parts.write_all(b"foo").and_then(|()| parts.write_all(b"bar")).unwrap();
         assert_eq!(parts.sum(), Fnv::of("foobar"));
+        assert_eq!(Fnv::of_numbers([0x61]), Fnv::of("a\0\0\0\0\0\0\0"));
+        assert_ne!(Fnv::of_numbers([1, 2]), Fnv::of_numbers([2, 1]));
     }
 }

@@ -6,13 +6,15 @@ use super::comm::Communicator;
 use crate::bootstrap::{Host, SPOT, Spot, regroup};
 use crate::error::{BootstrapError, CollectiveError, SplitError};
 use crate::fault::Fault;
+use crate::fnv::Fnv;
 
 impl Communicator {
     /// A communicator of the ranks that name the same colour, numbered in the order of their keys, and by rank where those are
     /// the same. `None` for a rank that names none. All ranks call it.
     ///
     /// The new one is independent: it has connections of its own, may be moved to another thread, and has operations under
-    /// way beside those of this one; neither's messages or errors reach the other.
+    /// way beside those of this one; neither's messages or errors reach the other. It has this one's [timeout](Self::set_timeout),
+    /// [tuning](Self::set_tuning) and [cost model](Self::set_cost_model), as they are now.
     ///
     /// A call of one communicator moves its own operations on, and none of another's. So, with `a` and `b` of the same ranks, they
     /// wait for each other until time is over where one calls `let p = b.start().all_reduce(..)?; a.barrier()?; p.wait()?` and
@@ -82,6 +84,7 @@ impl Communicator {
         let new = new.map_err(|error| error.renumbered(numbers_of(&members)))?;
         new.set_timeout(self.timeout());
         new.inherit(self);
+        new.set_tuning(self.tuner().tuning);
         Ok(Some(new))
     }
 
@@ -100,18 +103,28 @@ impl Communicator {
         self.core().borrow_mut().fail_all(fault, None);
     }
 
-    /// A communicator of these ranks, in this order; `None` for ranks that are not among them. All ranks call it with the same
-    /// list.
+    /// A communicator of these ranks, in this order; `None` for ranks that are not among them. All ranks call it: those that are
+    /// among them with the same list, others with any list in which they are not, or with that of another group, which is made
+    /// as well.
     ///
     /// # Errors
-    /// As [`split`](Self::split); [`CollectiveError::NoSuchPeer`] if one is no rank, or is named twice.
+    /// As [`split`](Self::split); [`CollectiveError::NoSuchPeer`] if one is no rank, or is named twice; [`SplitError::Lists`], on
+    /// those that gave a list, if others of it did not.
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>, SplitError> {
         let wrong = ranks.iter().enumerate().find(|&(at, &rank)| rank >= self.size() || ranks[..at].contains(&rank));
         if let Some((_, &rank)) = wrong {
             return Err(CollectiveError::NoSuchPeer { rank, ranks: self.size() }.into());
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
-        self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
+        // Those that give the same list find each other by it.
+        let color = Fnv::of_numbers(ranks.iter().copied()) as u32;
+        let group = self.split(place.map(|_| color), place.unwrap_or(0) as i64)?;
+        match group {
+            Some(group) if group.size() != ranks.len() => {
+                Err(SplitError::Lists { named: ranks.len(), came: group.size() })
+            }
+            group => Ok(group),
+        }
     }
 
     /// A communicator of the same ranks, for another thread or library. All ranks call it. Who uses both in one thread has to

@@ -23,6 +23,14 @@ pub enum SplitError {
     /// The ranks of the new one did not find each other.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    /// Not all of the ranks that a list names gave that list.
+    #[error("a group of {named} ranks was to be made, and {came} of them gave that list: give the same on all of them")]
+    Lists {
+        /// How many are named.
+        named: usize,
+        /// How many gave the same list.
+        came: usize,
+    },
 }
 
 /// An operation did not come about.
@@ -129,6 +137,14 @@ pub enum CollectiveError {
         /// Why there is no other memory.
         source: Arc<MemoryError>,
     },
+    /// A gradient was to be taken for the reduced one.
+    #[error(
+        "the gradient is not reduced since the last update: call start_reduce, or start_reduce_whole, before update"
+    )]
+    NotReduced,
+    /// Tensors of ranks differ, which as one vector would be mixed up.
+    #[error("ranks do not have tensors of the same lengths in the same order: give the same list on all")]
+    Tensors,
     /// A function of the program's own on memory of GPUs.
     #[error("{op} is a function of this program's, which GPUs do not run: copy the vectors to memory of the processor")]
     NotOnGpu {

@@ -1,5 +1,6 @@
 //! Communicators of some of the ranks, beside each other.
 
+use qpair_collectives::tune::Tuning;
 use qpair_collectives::{Cartesian, CollectiveError, Communicator, ReduceOp, SplitError};
 
 use crate::support::group;
@@ -45,6 +46,35 @@ fn groups_of_groups_and_groups_of_one() {
             let error = comm.subgroup(wrong).unwrap_err();
             assert!(matches!(error, SplitError::Collective(CollectiveError::NoSuchPeer { .. })), "{error}");
         }
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn groups_of_other_ranks_do_not_become_one() {
+    group(4, |comm: Communicator| {
+        let me = comm.rank();
+        let lists = [[1, 0], [2, 3]];
+        let part = comm.subgroup(&lists[me / 2]).unwrap().expect("named");
+        assert_eq!((part.size(), sum(&part, me).unwrap()), (2, [1, 5][me / 2]));
+        // One of three gives another list than the other two.
+        let list = if me == 2 { [0, 2, 1] } else { [0, 1, 2] };
+        let result = comm.subgroup(&list).map(|part| part.is_some());
+        match me {
+            3 => assert!(!result.unwrap()),
+            2 => assert!(matches!(result, Err(SplitError::Lists { named: 3, came: 1 })), "{result:?}"),
+            _ => assert!(matches!(result, Err(SplitError::Lists { named: 3, came: 2 })), "{result:?}"),
+        }
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_part_has_the_tuning_of_the_whole() {
+    group(2, |comm: Communicator| {
+        let tuning = Tuning { deterministic: true, segment: 4096, ..Tuning::default() };
+        comm.set_tuning(tuning);
+        assert_eq!(comm.duplicate().unwrap().tuner().tuning, comm.tuner().tuning);
         comm.barrier().unwrap();
     });
 }
