@@ -34,6 +34,11 @@ pub enum BucketError {
         /// The parameter's.
         expected: usize,
     },
+    /// The parameters of ranks differ, which would mix them up.
+    #[error(
+        "ranks do not have parameters of the same lengths in the same order: make GradientBuckets of one list on all"
+    )]
+    Lengths,
     /// Gradients are missing. Once they are given, `finish` can be called again.
     #[error("no gradient was given for {}: add it, or skip what this step did not use", parameters(params))]
     Missing {

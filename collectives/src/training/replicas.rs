@@ -4,9 +4,10 @@ use qpair_verbs::calc::{Element, ReduceOp};
 
 use crate::communicator::{CommBuffer, Communicator};
 use crate::error::CollectiveError;
+use crate::fnv::Fnv;
 
 /// Gives the tensors of `root` to all ranks, so that replicas begin alike. Tensors travel together, however small each is;
-/// their lengths are the same on all ranks.
+/// their lengths and their order are the same on all ranks.
 ///
 /// ```
 /// # use qpair_collectives::{Communicator, training::broadcast_parameters};
@@ -17,12 +18,14 @@ use crate::error::CollectiveError;
 /// ```
 ///
 /// # Errors
-/// [`CollectiveError`]; [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
+/// [`CollectiveError`]; [`Tensors`](CollectiveError::Tensors), on all ranks, where they have tensors of other lengths;
+/// [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
 pub fn broadcast_parameters<T: Element>(
     comm: &Communicator,
     tensors: &mut [&mut [T]],
     root: usize,
 ) -> Result<(), CollectiveError> {
+    check_alike(comm, tensors)?;
     fused(comm, tensors, comm.rank() != root, |vector| comm.broadcast(vector, root))
 }
 
@@ -30,14 +33,26 @@ pub fn broadcast_parameters<T: Element>(
 /// drifted apart, or statistics of batches. The tensors of other ranks stay as they are.
 ///
 /// # Errors
-/// [`CollectiveError`]; [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
+/// [`CollectiveError`]; [`Tensors`](CollectiveError::Tensors), on all ranks, where they have tensors of other lengths;
+/// [`RankFailed`](CollectiveError::RankFailed), on all ranks, where one has no memory for its part.
 pub fn reduce_checkpoint<T: Element>(
     comm: &Communicator,
     tensors: &mut [&mut [T]],
     op: ReduceOp,
     root: usize,
 ) -> Result<(), CollectiveError> {
+    check_alike(comm, tensors)?;
     fused(comm, tensors, comm.rank() == root, |vector| comm.reduce(vector, op, root))
+}
+
+/// Whether all ranks have tensors of the same lengths: as one vector others would often be as long, and be mixed up. All find the
+/// same.
+fn check_alike<T>(comm: &Communicator, tensors: &[&mut [T]]) -> Result<(), CollectiveError> {
+    let own = Fnv::of_numbers(tensors.iter().map(|tensor| tensor.len()));
+    let mut least = comm.needed(comm.buffer::<u64>(2))?;
+    least.copy_from_slice(&[own, !own]);
+    comm.all_reduce(&mut least, ReduceOp::Min)?;
+    if least[0] == !least[1] { Ok(()) } else { Err(CollectiveError::Tensors) }
 }
 
 /// Does an operation on the tensors one after the other, as if they were one vector, in pieces of bounded length; takes over

@@ -56,10 +56,23 @@ pub struct Shards<'a, T: Element> {
     block: usize,
     /// `None` while it is released.
     gradient: Option<Slot<'a, CommBuffer<T>>>,
+    /// What has become of it.
+    stage: Stage,
     /// All, of which this rank's shard counts. `None` while they are released.
     parameters: Option<Slot<'a, CommBuffer<T>>>,
     /// This rank's shard, with its padding, while they are released; else nothing.
     shard: Vec<T>,
+}
+
+/// What has become of a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is this rank's own.
+    Own,
+    /// It is reduced, or under way to be.
+    Reduced,
+    /// An update has taken it.
+    Taken,
 }
 
 impl<'a, T: Element> Shards<'a, T> {
@@ -73,7 +86,16 @@ impl<'a, T: Element> Shards<'a, T> {
         let mut whole = comm.buffer(block * comm.size())?;
         whole[..len].copy_from_slice(parameters);
         let parameters = Some(Slot::Here(whole));
-        Ok(Self { comm, op: ReduceOp::Avg, len, block, gradient: None, parameters, shard: Vec::new() })
+        Ok(Self {
+            comm,
+            op: ReduceOp::Avg,
+            len,
+            block,
+            gradient: None,
+            stage: Stage::Own,
+            parameters,
+            shard: Vec::new(),
+        })
     }
 
     /// The same, where gradients are combined by another operation.
@@ -88,12 +110,17 @@ impl<'a, T: Element> Shards<'a, T> {
         block.start.min(self.len)..block.end.min(self.len)
     }
 
-    /// The place for this rank's gradient of all parameters. It has what an earlier step left in it, or zeros.
+    /// The place for this rank's gradient of all parameters. It has what an earlier step left in it, or zeros. What is written there
+    /// after an [update](Self::update) has to be [reduced](Self::start_reduce) before the next; what was reduced may be read and
+    /// changed there before, as to clip it.
     ///
     /// # Errors
     /// [`CollectiveError`], also of what is under way, which it waits for; so with all that follow.
     pub fn gradient_mut(&mut self) -> Result<&mut [T], CollectiveError> {
         let len = self.len;
+        if self.stage == Stage::Taken {
+            self.stage = Stage::Own;
+        }
         Ok(&mut self.gradient_slot()?.wait()?[..len])
     }
 
@@ -103,6 +130,7 @@ impl<'a, T: Element> Shards<'a, T> {
     /// [`CollectiveError`].
     pub fn start_reduce(&mut self) -> Result<(), CollectiveError> {
         let (comm, op) = (self.comm, self.op);
+        self.stage = Stage::Reduced;
         self.gradient_slot()?.start(|gradient| comm.start().reduce_scatter(gradient, op))
     }
 
@@ -112,14 +140,19 @@ impl<'a, T: Element> Shards<'a, T> {
     /// [`CollectiveError`].
     pub fn start_reduce_whole(&mut self) -> Result<(), CollectiveError> {
         let (comm, op) = (self.comm, self.op);
+        self.stage = Stage::Reduced;
         self.gradient_slot()?.start(|gradient| comm.start().all_reduce(gradient, op))
     }
 
     /// Calls `update` with this rank's shard of the parameters and of the reduced gradient, which it waits for.
     ///
     /// # Errors
-    /// [`CollectiveError`].
+    /// [`CollectiveError`]; [`NotReduced`](CollectiveError::NotReduced) if nothing has begun to reduce the gradient since it was
+    /// taken up again after the update before, or let go of.
     pub fn update(&mut self, update: impl FnOnce(&mut [T], &[T])) -> Result<(), CollectiveError> {
+        if self.stage == Stage::Own {
+            return Err(CollectiveError::NotReduced);
+        }
         let own = self.own();
         let (len, comm) = (self.block * self.comm.size(), self.comm);
         let gradient = filled(&mut self.gradient, || comm.needed(comm.buffer(len)))?.wait()?;
@@ -128,6 +161,7 @@ impl<'a, T: Element> Shards<'a, T> {
             None => &mut self.shard[..own.len()],
         };
         update(parameters, &gradient[own]);
+        self.stage = Stage::Taken;
         Ok(())
     }
 
@@ -169,7 +203,7 @@ impl<'a, T: Element> Shards<'a, T> {
     pub fn release_gradient(&mut self) -> Result<(), CollectiveError> {
         if let Some(gradient) = &mut self.gradient {
             gradient.wait()?;
-            self.gradient = None;
+            (self.gradient, self.stage) = (None, Stage::Own);
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ fn gradients_come_from_streams_from_other_memory_and_from_the_processor() {
             assert!(gradients.read(0, &mut [0; 8]).is_err());
             // What can not be taken begins no step.
             buckets.add_from(2, &ground.gradient, 2980).unwrap_err();
-            assert_eq!(read(&buckets.finish().expect("as before"), 3), [6; 10]);
+            assert_eq!(read(&buckets.gradients().expect("as before"), 3), [6; 10]);
         }
         assert_eq!(ground.fake.violations(), "");
     });

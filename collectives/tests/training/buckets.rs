@@ -68,6 +68,18 @@ fn a_full_bucket_is_reduced_before_the_others_are() {
 }
 
 #[test]
+fn parameters_in_another_order_are_not_mixed_up() {
+    group(3, |comm| {
+        let lengths = if comm.rank() == 1 { [20, 10] } else { [10, 20] };
+        let mut buckets = GradientBuckets::<f32>::new(&comm, &lengths).unwrap();
+        lengths.into_iter().enumerate().for_each(|(param, len)| buckets.add(param, &vec![1.0; len]).unwrap());
+        for _ in 0..2 {
+            assert!(matches!(buckets.finish(), Err(BucketError::Lengths)));
+        }
+    });
+}
+
+#[test]
 fn skipped_parameters_count_as_zeros() {
     group(2, |comm| {
         let mut buckets = GradientBuckets::<f32>::new(&comm, &[3, 2]).unwrap();
@@ -105,9 +117,12 @@ fn mistakes_are_told_and_cost_nothing() {
         }
         let gradients = buckets.finish().unwrap();
         assert_eq!(gradients.gradient(6), [value(0, 1, 6, 0) + value(1, 1, 6, 0)]);
-        // Once more is the same; and the next step begins with nothing given.
-        assert!(buckets.finish().unwrap().gradient(2).is_empty());
+        // Of the next step nothing was given; until something is, those of this one can be had.
+        assert!(matches!(buckets.finish(), Err(BucketError::Missing { params }) if params.len() == 9));
+        let again = buckets.gradients().expect("finished");
+        assert_eq!(again.gradient(6), [value(0, 1, 6, 0) + value(1, 1, 6, 0)]);
         buckets.add(0, &gradient(comm.rank(), 2, 0)).unwrap();
+        assert!(buckets.gradients().is_none());
         assert!(matches!(buckets.finish(), Err(BucketError::Missing { params }) if params.len() == 8));
     });
 }

@@ -43,3 +43,23 @@ fn a_root_that_is_none_is_refused() {
         assert!(matches!(error, CollectiveError::NoSuchRoot { root: 1, ranks: 1 }));
     });
 }
+
+#[test]
+fn tensors_in_another_order_are_not_mixed_up() {
+    for reduces in [false, true] {
+        group(3, |comm| {
+            let lengths = if comm.rank() == 1 { [20, 10] } else { [10, 20] };
+            let mut tensors = lengths.map(|len| vec![comm.rank() as f32; len]);
+            let [one, other] = &mut tensors;
+            let mut list = [&mut one[..], &mut other[..]];
+            let result = if reduces {
+                reduce_checkpoint(&comm, &mut list, ReduceOp::Sum, 0)
+            } else {
+                broadcast_parameters(&comm, &mut list, 0)
+            };
+            assert!(matches!(result, Err(CollectiveError::Tensors)), "{result:?}");
+            assert!(tensors.iter().flatten().all(|&value| value == comm.rank() as f32));
+            comm.barrier().unwrap();
+        });
+    }
+}

@@ -1,5 +1,5 @@
 use qpair_collectives::training::Shards;
-use qpair_collectives::{Communicator, ReduceOp};
+use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
 
 use crate::support::{RANKS, group};
 
@@ -133,4 +133,29 @@ fn a_checkpoint_has_the_shards_of_all() {
             assert_eq!(checkpoint, (rank == root).then_some(expected));
         }
     }
+}
+
+#[test]
+fn a_gradient_that_nothing_reduced_is_not_taken() {
+    group(2, |comm| {
+        let mut shards = Shards::new(&comm, &[1.0_f32; 6]).unwrap();
+        let refused = |shards: &mut Shards<f32>| {
+            let result = shards.update(|_, _| panic!("it is this rank's own"));
+            assert!(matches!(result, Err(CollectiveError::NotReduced)), "{result:?}");
+        };
+        refused(&mut shards);
+        shards.gradient_mut().unwrap().fill(2.0);
+        refused(&mut shards);
+        shards.start_reduce_whole().unwrap();
+        // What is reduced may be clipped.
+        shards.gradient_mut().unwrap().iter_mut().for_each(|value| *value = value.min(1.5));
+        (0..2).for_each(|_| shards.update(|_, gradient| assert_eq!(gradient, [1.5; 3])).unwrap());
+        shards.gradient_mut().unwrap().fill(3.0);
+        refused(&mut shards);
+        shards.start_reduce().unwrap();
+        shards.update(|_, gradient| assert_eq!(gradient, [3.0; 3])).unwrap();
+        shards.release_gradient().unwrap();
+        refused(&mut shards);
+        comm.barrier().unwrap();
+    });
 }

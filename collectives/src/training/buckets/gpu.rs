@@ -77,7 +77,8 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
     }
 
     /// Gives the gradient of a parameter, which is in memory of a GPU from element `start` of it on. It is copied before this
-    /// returns.
+    /// returns, and not behind what streams still do: the first gradient of a step has to come after kernels have read those of
+    /// the step before, as [`before`](Self::before) has it.
     ///
     /// # Errors
     /// [`BucketError`]; [`Collective`](BucketError::Collective) also if there are fewer elements, or the GPU could not copy them.
@@ -88,7 +89,8 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
         self.give(param, put, None)
     }
 
-    /// Gives the gradient of a parameter, which is in memory of the processor. It is copied before this returns.
+    /// Gives the gradient of a parameter, which is in memory of the processor. It is copied before this returns, as by
+    /// [`add_from`](Self::add_from).
     ///
     /// # Errors
     /// [`BucketError`].
@@ -100,7 +102,8 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
         self.give(param, put, None)
     }
 
-    /// Gives zeros as the gradient of a parameter that this rank did not use in this step.
+    /// Gives zeros as the gradient of a parameter that this rank did not use in this step. They are there before this returns, as by
+    /// [`add_from`](Self::add_from).
     ///
     /// # Errors
     /// [`BucketError`].
@@ -111,6 +114,11 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
 
     /// Holds a stream up until all gradients of the step are reduced, all of which were given. What
     /// [`Pending::before`](crate::Pending::before) says of holds is true of this one.
+    ///
+    /// What the stream does then with the gradients it may still be doing when [`finish`](Self::finish) returns. Kernels of the
+    /// same stream that write those of the next step come behind it by themselves. [`add`](Self::add), [`add_from`](Self::add_from)
+    /// and [`skip`](Self::skip) do not, nor does the reduction of a bucket that has only such: before the first of these, wait
+    /// for an event that was recorded behind the update.
     ///
     /// # Errors
     /// [`BucketError::Missing`] if this rank has not given all; then the step goes on, and the stream too.

@@ -14,6 +14,7 @@ use super::error::BucketError;
 use super::slot::Slot;
 use crate::communicator::{CommBuffer, Communicator, Location, OnHost};
 use crate::error::CollectiveError;
+use crate::fnv::Fnv;
 
 /// The gradients of a model's parameters, gathered in buckets, each of which is reduced over all ranks as soon as it is full.
 ///
@@ -21,7 +22,8 @@ use crate::error::CollectiveError;
 /// gradients first. Ranks may give gradients in any order, and not the same one: buckets start in one fixed order on all
 /// ranks, so a bucket that is full waits until those before it are. Each step gives each gradient once, by
 /// [`add`](GradientBuckets::add), [`add_with`](GradientBuckets::add_with) or [`skip`](GradientBuckets::skip), and ends by
-/// [`finish`](Self::finish); the first gradient after that begins the next step. The memory is the same in each.
+/// [`finish`](Self::finish); the first gradient after that begins the next step. The memory is the same in each. A rank that has
+/// nothing to learn from in a step gives zeros for all parameters, by [`skip`](GradientBuckets::skip): the others wait for it.
 ///
 /// They are in memory of the processor, or [of a GPU](GradientBuckets::on_gpu), whose kernels write them there.
 ///
@@ -45,6 +47,9 @@ pub struct GradientBuckets<'a, T: Element, L: Location = OnHost> {
     parameters: Vec<Parameter>,
     buckets: Vec<Bucket<'a, T, L>>,
     phase: Phase,
+    /// What tells in the first step whether all ranks have parameters of the same lengths, until that is known: a hash of them,
+    /// and its complement, of which the least are the least and the greatest of all ranks.
+    alike: Option<Slot<'a, CommBuffer<u64>>>,
 }
 
 /// How far the step is.
@@ -92,7 +97,11 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
         };
         let buckets = buckets.iter().enumerate().map(bucket).collect::<Result<_, CollectiveError>>()?;
         let parameters = places.into_iter().map(|place| Parameter { place, is_given: false }).collect();
-        Ok(Self { comm, op, parameters, buckets, phase: Phase::Filling { started: 0, done: 0 } })
+        let mut alike = comm.buffer(2)?;
+        let hash = Fnv::of_numbers(lengths.iter().copied());
+        alike.copy_from_slice(&[hash, !hash]);
+        let phase = Phase::Filling { started: 0, done: 0 };
+        Ok(Self { comm, op, parameters, buckets, phase, alike: Some(Slot::Here(alike)) })
     }
 
     /// How many buckets there are.
@@ -106,7 +115,7 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
             while done < started && self.buckets[*done].vector.test() {
                 *done += 1;
             }
-            return done == started;
+            return done == started && self.alike.as_mut().is_none_or(Slot::test);
         }
         true
     }
@@ -114,16 +123,25 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
     /// Waits until all gradients of the step are reduced.
     ///
     /// # Errors
-    /// [`BucketError::Missing`] if this rank has not given all; then the step goes on. Else those of an all-reduce.
+    /// [`BucketError::Missing`] if this rank has not given all, also if it has given none since the step before was finished; then
+    /// the step goes on. [`BucketError::Lengths`] in the first step, where ranks have other parameters and the buckets happen to be as
+    /// long all the same; else those are a [`Mismatch`](CollectiveError::Mismatch). Else those of an all-reduce.
     pub fn finish(&mut self) -> Result<Gradients<'_, 'a, T, L>, BucketError> {
-        if let Phase::Filling { .. } = self.phase {
-            self.check_complete()?;
-            for bucket in &mut self.buckets {
-                bucket.vector.wait()?;
-            }
-            self.phase = Phase::Finished;
+        if matches!(self.phase, Phase::Finished) && !self.parameters.is_empty() {
+            return Err(BucketError::Missing { params: (0..self.parameters.len()).collect() });
         }
+        self.check_complete()?;
+        self.check_alike()?;
+        for bucket in &mut self.buckets {
+            bucket.vector.wait()?;
+        }
+        self.phase = Phase::Finished;
         Ok(Gradients { buckets: self })
+    }
+
+    /// The gradients of the step that was finished last, until the next begins.
+    pub fn gradients(&self) -> Option<Gradients<'_, 'a, T, L>> {
+        matches!(self.phase, Phase::Finished).then_some(Gradients { buckets: self })
     }
 
     /// Takes a gradient, which `put` brings to its place in the vector of its bucket. What is under way moves on.
@@ -162,11 +180,27 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
 
     /// Starts the buckets that are full, unless one before them is not.
     fn start_full(&mut self) -> Result<(), CollectiveError> {
+        let comm = self.comm;
         let Phase::Filling { started, .. } = &mut self.phase else { return Ok(()) };
         while let Some(bucket) = self.buckets.get_mut(*started).filter(|bucket| bucket.missing == 0) {
-            let start = bucket.after.drain(..).fold(self.comm.start(), |start, event| start.after(&event));
+            if let (0, Some(alike)) = (*started, &mut self.alike) {
+                alike.start(|alike| comm.start().all_reduce(alike, ReduceOp::Min))?;
+            }
+            let start = bucket.after.drain(..).fold(comm.start(), |start, event| start.after(&event));
             bucket.vector.start(|vector| start.all_reduce(vector, self.op))?;
             *started += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether all ranks have parameters of the same lengths.
+    fn check_alike(&mut self) -> Result<(), BucketError> {
+        if let Some(alike) = &mut self.alike {
+            let both = alike.wait()?;
+            if both[0] != !both[1] {
+                return Err(BucketError::Lengths);
+            }
+            self.alike = None;
         }
         Ok(())
     }
