@@ -1,3 +1,4 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -151,6 +152,26 @@ fn a_worker_that_is_dropped_is_not_waited_for() {
         None
     });
     assert_eq!(results[0].as_ref().unwrap().applied, [0, 0, 1]);
+}
+
+#[test]
+fn a_worker_whose_panic_is_caught_is_not_waited_for() {
+    let others_are_done = Meeting::new(3);
+    group(3, |comm| {
+        if comm.rank() == 0 {
+            let served = serve(&comm, &mut [0_i64], 2, |parameters, given| add(parameters, given.vector)).unwrap();
+            assert_eq!(served.applied, [0, 0, 3]);
+        } else {
+            let work = AssertUnwindSafe(|| {
+                let mut worker = Worker::<i64>::new(&comm, 0, 1).unwrap();
+                assert!(comm.rank() == 2, "as the test wants it");
+                (0..3).for_each(|_| worker.give(&[1], &mut [0]).unwrap());
+                worker.end().unwrap();
+            });
+            assert_eq!(catch_unwind(work).is_ok(), comm.rank() == 2);
+        }
+        others_are_done.wait();
+    });
 }
 
 /// The server waits no longer for a rank that makes no worker than the communicator's operations do.

@@ -135,8 +135,8 @@ impl<'a, T: Element> Worker<'a, T> {
 impl<T: Element> Drop for Worker<'_, T> {
     fn drop(&mut self) {
         match self.stage {
-            // The communicator tells the others.
-            _ if std::thread::panicking() => {}
+            Stage::Giving if std::thread::panicking() => self.comm.abort("it panicked while it gave to a quorum"),
+            // Also in a panic: where that is caught the communicator stays, and tells the others nothing.
             Stage::Between => self.leave(),
             Stage::Giving => self.comm.abort("a quorum::Worker was dropped in the middle of a contribution"),
             Stage::Over => {}
