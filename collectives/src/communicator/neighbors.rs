@@ -111,7 +111,10 @@ impl Communicator {
         self.exchange(graph, (input, &gives), (output, &gets))
     }
 
-    /// The same with blocks of any lengths: the i-th destination is given `gives[i]` elements of `input`, and `gets[i]` come
+    /// The same with blocks of any lengths. As in [`all_to_all_v`](Self::all_to_all_v), each pair of ranks has a message that tells of
+    /// what is given, neighbours or not: among many ranks with few neighbours each, [send and receive](Self::start) take less.
+    ///
+    /// The i-th destination is given `gives[i]` elements of `input`, and `gets[i]` come
     /// from the i-th source. What one rank gives must be what the other gets.
     ///
     /// # Errors
