@@ -8,7 +8,7 @@ use qpair_verbs::{
     QpState, QpType, RejectReason, WcOpcode, WcStatus,
 };
 
-use crate::harness::LIMIT;
+use crate::harness::{LIMIT, is_ours};
 
 /// An opened device and where it is reached.
 struct Side {
@@ -157,7 +157,13 @@ fn a_message_that_the_peer_took_is_sent_though_it_disconnects_at_once() {
             drop(there);
         }
         let done = near.cq.wait_for(LIMIT).unwrap();
-        assert_eq!((turn, done.opcode(), done.status()), (turn, WcOpcode::SEND, WcStatus::SUCCESS));
+        // Of other devices the acknowledgment and the end may come by different ways, of which either may be the faster.
+        let is_late = !is_ours() && done.status() == WcStatus::WR_FLUSH_ERR;
+        assert!(
+            done.opcode() == WcOpcode::SEND && (done.status().is_success() || is_late),
+            "{turn}: {:?}",
+            done.status()
+        );
     }
 }
 
