@@ -44,12 +44,18 @@ struct Task<'a> {
     group: Group,
 }
 
+/// By which algorithm its programs are made: its own, but where there are no elements. Then there would be no message, and a rank that
+/// calls it on some would take what comes next for it: ranks meet as at a barrier.
+fn its_own(recipe: &Recipe) -> Algorithm {
+    if recipe.spec.is_void() { Algorithm::Dissemination } else { recipe.algorithm }
+}
+
 /// The program of a rank.
 fn program(recipe: &Recipe, rank: u32) -> Program {
     let spec = &recipe.spec;
     let mut b = Builder::new(recipe.segment(), spec.finish);
     let task = Task { recipe, spec, rank, group: Group::all(spec.ranks.0, rank) };
-    let build = match recipe.algorithm {
+    let build = match its_own(recipe) {
         Algorithm::Auto | Algorithm::Listed | Algorithm::Direct => direct::build,
         Algorithm::Ring => ring::build,
         Algorithm::RecursiveDoubling => recursive_doubling::build,
@@ -71,7 +77,7 @@ fn program(recipe: &Recipe, rank: u32) -> Program {
 
 /// What a recipe's algorithm does, in numbers. Its messages are `copied` from rank to rank, or go straight from memory to memory.
 pub(crate) fn outline(recipe: &Recipe, copied: bool) -> Outline {
-    let outline = match recipe.algorithm {
+    let outline = match its_own(recipe) {
         Algorithm::Auto | Algorithm::Listed | Algorithm::Direct => direct::outline,
         Algorithm::Ring => ring::outline,
         Algorithm::RecursiveDoubling => recursive_doubling::outline,
@@ -93,5 +99,5 @@ pub(crate) fn outline(recipe: &Recipe, copied: bool) -> Outline {
     let outline = outline(&Extent::of(recipe, copied));
     let is_rooted =
         recipe.spec.collective.root().is_some() || matches!(recipe.spec.collective, Collective::Transfer { .. });
-    if is_rooted { outline.one_way() } else { outline }
+    if is_rooted && !recipe.spec.is_void() { outline.one_way() } else { outline }
 }

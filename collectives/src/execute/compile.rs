@@ -13,7 +13,7 @@ use super::straight::{Order, SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::{Algorithm, Recipe, RecipeError};
 use crate::error::CollectiveError;
-use crate::plan::{Collective, Counts, Elements, Graph, Program, Ranks, Spec, StepKind};
+use crate::plan::{Counts, Graph, Program, Spec, StepKind};
 use crate::tune::Tuner;
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
@@ -116,12 +116,6 @@ pub(crate) struct Compiled {
     pub(super) introduced: u64,
 }
 
-/// What an operation without elements goes by. By its own algorithm there would be no message, and a rank that calls it on elements
-/// would take what comes next for it.
-fn barrier(ranks: Ranks) -> Result<Recipe, RecipeError> {
-    Recipe::new(Spec::new(Collective::Barrier, ranks, Elements(0), 1), Algorithm::Dissemination)
-}
-
 /// How two vectors are combined for `op`.
 fn calc(data_type: DataType, op: ReduceOp) -> Result<Calc, CollectiveError> {
     Calc::new(data_type, op).map_err(|_| CollectiveError::Unsupported { op, data_type })
@@ -143,7 +137,6 @@ impl Compiled {
             }
         };
         let algorithm = recipe.algorithm;
-        let recipe = if recipe.spec.is_void() { barrier(recipe.spec.ranks)? } else { recipe };
         Compiled::of(key, algorithm, Source::Recipe(&recipe), me, (eager, staged))
     }
 
@@ -162,11 +155,11 @@ impl Compiled {
         source.prove(me, &program).map_err(|error| CollectiveError::Plan(error.to_string().into()))?;
         let named_apart = matches!(spec.counts, Counts::Own { .. });
         let call = Call {
-            collective: key.spec.collective,
+            collective: spec.collective,
             data_type: key.data_type,
             op: key.combined(),
             elements: if named_apart { 0 } else { spec.total() },
-            in_place: key.spec.in_place,
+            in_place: spec.in_place,
             on_gpu: key.on_gpu,
             algorithm,
             hash: source.hash(),
