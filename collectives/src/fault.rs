@@ -130,35 +130,26 @@ impl Fault {
 
 /// What all ranks wait for, with the operations that several are in said once: every rank is told of every other.
 mod packed {
-    use std::collections::HashMap;
-
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::{Call, Place};
+    use crate::distinct::Distinct;
 
     /// For whom a rank waits, at which step of which of the operations.
     type At = (u32, u32, u32);
 
-    #[derive(Default, Serialize, Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Packed {
         calls: Vec<Call>,
         waits: Vec<(u32, Option<At>)>,
     }
 
     pub(super) fn serialize<S: Serializer>(waits: &[(u32, Option<Place>)], to: S) -> Result<S::Ok, S::Error> {
-        let (mut packed, mut numbers) = (Packed::default(), HashMap::new());
-        for (rank, place) in waits {
-            let place = place.as_ref().map(|place| {
-                let number = *numbers.entry(place.call).or_insert_with(|| {
-                    packed.calls.push(place.call);
-                    packed.calls.len() as u32 - 1
-                });
-                (place.rank, place.step, number)
-            });
-            packed.waits.push((*rank, place));
-        }
-        packed.serialize(to)
+        let mut calls = Distinct::default();
+        let mut at = |place: &Place| (place.rank, place.step, calls.number(place.call));
+        let waits = waits.iter().map(|(rank, place)| (*rank, place.as_ref().map(&mut at))).collect();
+        Packed { calls: calls.all, waits }.serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u32, Option<Place>)>, D::Error> {

@@ -46,6 +46,7 @@ mod bootstrap;
 mod communicator;
 pub mod cost;
 mod deadline;
+mod distinct;
 mod error;
 mod execute;
 mod fault;

@@ -1,7 +1,5 @@
 //! What ranks and the store say to each other: one line of JSON each.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -11,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::islands::OwnIsland;
 use super::muster::Remnant;
 use super::regroup::Spot;
+use crate::distinct::Distinct;
 use crate::fault::{Fault, Place};
 use crate::machine::Known;
 use crate::tune;
@@ -252,29 +251,6 @@ impl Listeners {
 /// Whether a list is of so many ranks, and no name is longer than there are.
 fn are_of<'n, R>(size: u32, ranks: &[R], mut names: impl Iterator<Item = &'n String>) -> bool {
     ranks.len() == size as usize && names.all(|name| name.len() <= NAME_LIMIT)
-}
-
-/// Values, each once, in the order in which they came.
-struct Distinct<T> {
-    all: Vec<T>,
-    numbers: HashMap<T, u32>,
-}
-
-impl<T> Default for Distinct<T> {
-    fn default() -> Self {
-        Distinct { all: Vec::new(), numbers: HashMap::new() }
-    }
-}
-
-impl<T: Clone + Eq + Hash> Distinct<T> {
-    fn number(&mut self, value: T) -> u32 {
-        let next = self.all.len() as u32;
-        let number = *self.numbers.entry(value.clone()).or_insert(next);
-        if number == next {
-            self.all.push(value);
-        }
-        number
-    }
 }
 
 /// A message as a line.
