@@ -11,6 +11,7 @@
 //! | parameter server with a quorum | [`quorum`] | transfers to and from the server |
 //! | start and checkpoint | [`broadcast_parameters`], [`reduce_checkpoint`], [`Shards::checkpoint`] | broadcast, reduce, gather |
 
+mod alike;
 mod assign;
 mod buckets;
 mod dispatch;

@@ -2,9 +2,9 @@
 
 use qpair_verbs::calc::{Element, ReduceOp};
 
+use super::alike;
 use crate::communicator::{CommBuffer, Communicator};
 use crate::error::CollectiveError;
-use crate::fnv::Fnv;
 
 /// Gives the tensors of `root` to all ranks, so that replicas begin alike. Tensors travel together, however small each is;
 /// their lengths and their order are the same on all ranks.
@@ -45,14 +45,12 @@ pub fn reduce_checkpoint<T: Element>(
     fused(comm, tensors, comm.rank() == root, |vector| comm.reduce(vector, op, root))
 }
 
-/// Whether all ranks have tensors of the same lengths: as one vector others would often be as long, and be mixed up. All find the
-/// same.
+/// Whether all ranks have tensors of the same lengths. All find the same.
 fn check_alike<T>(comm: &Communicator, tensors: &[&mut [T]]) -> Result<(), CollectiveError> {
-    let own = Fnv::of_numbers(tensors.iter().map(|tensor| tensor.len()));
-    let mut least = comm.needed(comm.buffer::<u64>(2))?;
-    least.copy_from_slice(&[own, !own]);
-    comm.all_reduce(&mut least, ReduceOp::Min)?;
-    if least[0] == !least[1] { Ok(()) } else { Err(CollectiveError::Tensors) }
+    let mut hashes = comm.needed(comm.buffer(2))?;
+    hashes.copy_from_slice(&alike::hashes(tensors.iter().map(|tensor| tensor.len())));
+    comm.all_reduce(&mut hashes, alike::COMBINED)?;
+    if alike::are_alike(&hashes) { Ok(()) } else { Err(CollectiveError::Tensors) }
 }
 
 /// Does an operation on the tensors one after the other, as if they were one vector, in pieces of bounded length; takes over

@@ -9,12 +9,12 @@ use std::ops::Range;
 use qpair_verbs::GpuEvent;
 use qpair_verbs::calc::{Element, ReduceOp};
 
+use super::alike;
 use super::assign::{Place, assign};
 use super::error::BucketError;
 use super::slot::Slot;
 use crate::communicator::{CommBuffer, Communicator, Location, OnHost};
 use crate::error::CollectiveError;
-use crate::fnv::Fnv;
 
 /// The gradients of a model's parameters, gathered in buckets, each of which is reduced over all ranks as soon as it is full.
 ///
@@ -47,9 +47,8 @@ pub struct GradientBuckets<'a, T: Element, L: Location = OnHost> {
     parameters: Vec<Parameter>,
     buckets: Vec<Bucket<'a, T, L>>,
     phase: Phase,
-    /// What tells in the first step whether all ranks have parameters of the same lengths, until that is known: a hash of them,
-    /// and its complement, of which the least are the least and the greatest of all ranks.
-    alike: Option<Slot<'a, CommBuffer<u64>>>,
+    /// What tells in the first step whether all ranks have parameters of the same lengths, until that is known.
+    hashes: Option<Slot<'a, CommBuffer<u64>>>,
 }
 
 /// How far the step is.
@@ -97,11 +96,10 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
         };
         let buckets = buckets.iter().enumerate().map(bucket).collect::<Result<_, CollectiveError>>()?;
         let parameters = places.into_iter().map(|place| Parameter { place, is_given: false }).collect();
-        let mut alike = comm.buffer(2)?;
-        let hash = Fnv::of_numbers(lengths.iter().copied());
-        alike.copy_from_slice(&[hash, !hash]);
+        let mut hashes = comm.buffer(2)?;
+        hashes.copy_from_slice(&alike::hashes(lengths.iter().copied()));
         let phase = Phase::Filling { started: 0, done: 0 };
-        Ok(Self { comm, op, parameters, buckets, phase, alike: Some(Slot::Here(alike)) })
+        Ok(Self { comm, op, parameters, buckets, phase, hashes: Some(Slot::Here(hashes)) })
     }
 
     /// How many buckets there are.
@@ -115,7 +113,7 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
             while done < started && self.buckets[*done].vector.test() {
                 *done += 1;
             }
-            return done == started && self.alike.as_mut().is_none_or(Slot::test);
+            return done == started && self.hashes.as_mut().is_none_or(Slot::test);
         }
         true
     }
@@ -183,8 +181,8 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
         let comm = self.comm;
         let Phase::Filling { started, .. } = &mut self.phase else { return Ok(()) };
         while let Some(bucket) = self.buckets.get_mut(*started).filter(|bucket| bucket.missing == 0) {
-            if let (0, Some(alike)) = (*started, &mut self.alike) {
-                alike.start(|alike| comm.start().all_reduce(alike, ReduceOp::Min))?;
+            if let (0, Some(hashes)) = (*started, &mut self.hashes) {
+                hashes.start(|hashes| comm.start().all_reduce(hashes, alike::COMBINED))?;
             }
             let start = bucket.after.drain(..).fold(comm.start(), |start, event| start.after(&event));
             bucket.vector.start(|vector| start.all_reduce(vector, self.op))?;
@@ -195,12 +193,11 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
 
     /// Whether all ranks have parameters of the same lengths.
     fn check_alike(&mut self) -> Result<(), BucketError> {
-        if let Some(alike) = &mut self.alike {
-            let both = alike.wait()?;
-            if both[0] != !both[1] {
+        if let Some(hashes) = &mut self.hashes {
+            if !alike::are_alike(hashes.wait()?) {
                 return Err(BucketError::Lengths);
             }
-            self.alike = None;
+            self.hashes = None;
         }
         Ok(())
     }
