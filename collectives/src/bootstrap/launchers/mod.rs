@@ -62,9 +62,9 @@ impl Variables<'_> {
         self.get(name).is_some()
     }
 
-    /// Whether a launcher is there whose variables say more than what scripts often set beside them, as WORLD_SIZE.
+    /// Whether a launcher behind the first is there: its variables say more than WORLD_SIZE, which scripts often set beside them.
     fn has_another_launcher(&self) -> bool {
-        [open_mpi::LAUNCHER, hydra::LAUNCHER, slurm::LAUNCHER].iter().any(|launcher| (launcher.is_there)(self))
+        LAUNCHERS.iter().skip(1).any(|launcher| (launcher.is_there)(self))
     }
 
     /// Its value, unless it is empty.
