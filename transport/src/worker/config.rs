@@ -28,7 +28,7 @@ pub struct Config {
     pub(crate) device: Option<String>,
     pub(crate) near: Option<Near>,
     pub(crate) rails: Vec<Rail>,
-    pub(crate) class: Class,
+    pub(crate) class: PacketClass,
     pub(crate) cluster_key: Option<ClusterKey>,
     pub(crate) eager_limit: usize,
     pub(crate) eager_threshold: Option<usize>,
@@ -57,12 +57,12 @@ pub struct Config {
 
 /// What a network tells packets apart by that it is to treat alike.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Class {
+pub(crate) struct PacketClass {
     service_level: u8,
     traffic_class: u8,
 }
 
-impl Class {
+impl PacketClass {
     /// A queue pair whose packets are of it.
     pub(crate) fn of(self, builder: QpBuilder) -> QpBuilder {
         builder.service_level(self.service_level).traffic_class(self.traffic_class)
@@ -97,7 +97,7 @@ impl Default for Config {
             device: None,
             near: None,
             rails: Vec::new(),
-            class: Class::default(),
+            class: PacketClass::default(),
             cluster_key: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
             eager_limit: 8192,

@@ -11,7 +11,7 @@ use qpair_verbs::{
 use super::line::{Arrived, Line, Packet, To};
 use crate::cm::DatagramTerms;
 use crate::engine::{Due, FLOW_BYTES, FlowHeader, HEADER_BYTES, NotSent};
-use crate::worker::config::Class;
+use crate::worker::config::PacketClass;
 use crate::worker::endpoints::Endpoints;
 use crate::worker::error::ResourceError;
 use crate::worker::memory::EagerSlabs;
@@ -80,7 +80,7 @@ pub(super) enum Came {
 impl Datagrams {
     pub(in crate::worker) fn new(
         on: (&Context, &ProtectionDomain, &CompletionChannel),
-        way: (Option<&Place>, Class),
+        way: (Option<&Place>, PacketClass),
         start: Instant,
     ) -> Result<Datagrams, ResourceError> {
         Datagrams::with_mtu(on, way, start, None)
@@ -89,7 +89,7 @@ impl Datagrams {
     /// With packets of that length; of none, as long as the port has them.
     fn with_mtu(
         (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
-        (place, class): (Option<&Place>, Class),
+        (place, class): (Option<&Place>, PacketClass),
         start: Instant,
         mtu: Option<Mtu>,
     ) -> Result<Datagrams, ResourceError> {
@@ -370,7 +370,7 @@ impl Datagrams {
         on: (&Context, &ProtectionDomain, &CompletionChannel),
         start: Instant,
     ) -> Datagrams {
-        Datagrams::with_mtu(on, (None, Class::default()), start, Some(Mtu::B512)).unwrap()
+        Datagrams::with_mtu(on, (None, PacketClass::default()), start, Some(Mtu::B512)).unwrap()
     }
 
     /// Sends anything to this queue pair itself.

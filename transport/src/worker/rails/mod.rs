@@ -15,7 +15,7 @@ use qpair_verbs::{
     RemoteSlice, Rkey, WorkCompletion,
 };
 
-use super::config::Class;
+use super::config::PacketClass;
 use super::error::{ResourceError, WorkerError};
 use crate::cm::Fabric;
 use crate::engine::{DEPTH, RAILS, RailKeys, RemoteMemory};
@@ -27,7 +27,7 @@ pub use place::Rail;
 #[derive(Debug)]
 pub(super) struct RailSet {
     places: Vec<Place>,
-    class: Class,
+    class: PacketClass,
     /// The worker's own first. Empty if there are no rails to choose from.
     devices: Vec<RailDevice>,
     /// Queue pairs for which the completion queues have room, on each rail.
@@ -55,7 +55,7 @@ impl RailSet {
     /// The rails of the settings, for so many endpoints of a worker on that device. One or none: all goes over the messages'
     /// queue pairs. `messages`: completions of those, if they may go on over other devices.
     pub(super) fn new(
-        (rails, class): (&[Rail], Class),
+        (rails, class): (&[Rail], PacketClass),
         (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
         endpoints: usize,
         messages: Option<u64>,
