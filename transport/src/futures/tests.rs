@@ -17,7 +17,8 @@ use qpair_verbs::{Access, Local};
 
 use super::*;
 use crate::{
-    Config, Event, HandlerId, Notice, OpError, Payload, Returned, SendCopyError, Source, Tag, Unmatched, Worker,
+    Config, EndpointId, Event, HandlerId, Notice, OpError, Payload, Returned, SendCopyError, Source, Tag, Unmatched,
+    Worker,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -72,6 +73,13 @@ fn driven(workers: &[&AsyncWorker]) -> Vec<Task> {
         Box::pin(async move { driving.await.unwrap() }) as Task
     };
     workers.iter().map(drive).collect()
+}
+
+/// The ends of a connection between them.
+async fn joined(a: &AsyncWorker, b: &AsyncWorker) -> (EndpointId, EndpointId) {
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let ep = a.connect(address).await.unwrap();
+    (ep, b.accept().await.unwrap())
 }
 
 #[test]
@@ -199,10 +207,8 @@ fn a_future_may_be_dropped_at_any_point() {
 fn failures_are_results_and_hand_the_memory_back() {
     let (a, b) = (worker(), worker());
     let others = driven(&[&a, &b]);
-    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
-        let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await.unwrap();
+        let (ep, back) = joined(&a, &b).await;
         let memory = a.with(|worker| worker.domain().alloc(8)).unwrap();
         let receiving = a.recv_into(ep, Tag(1), memory);
         b.with(|worker| worker.abort(back));
@@ -332,10 +338,8 @@ fn a_driver_that_takes_over_goes_on_when_the_one_before_goes() {
 fn a_message_whose_receive_is_dropped_is_not_lost() {
     let (a, b) = (worker(), worker());
     let others = driven(&[&a, &b]);
-    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
-        let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await.unwrap();
+        let (ep, back) = joined(&a, &b).await;
         a.send(ep, Tag(1), &b"kept"[..]).await.unwrap();
         while b.with(|worker| worker.probe(back, Tag(1))).is_none() {
             shared::with(b.shared(), shared::Shared::advance).unwrap();
@@ -354,10 +358,8 @@ fn sends_wait_for_room() {
     let few = || Config::default().unmatched(Unmatched::Hold).window(2).queue_limit(2);
     let (a, b) = (AsyncWorker::new(Worker::new(few()).unwrap()), AsyncWorker::new(Worker::new(few()).unwrap()));
     let others = driven(&[&a, &b]);
-    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
     let main = async move {
-        let ep = a.connect(address).await.unwrap();
-        let back = b.accept().await.unwrap();
+        let (ep, back) = joined(&a, &b).await;
         let mut sends: Vec<_> =
             (0..20u8).map(|number| Box::pin(a.send(ep, Tag(number.into()), vec![number; 50]))).collect();
         for send in &mut sends {

@@ -16,10 +16,8 @@ fn a_driver_goes_on_where_there_is_no_descriptor_left_to_sleep_with() {
     in_process(&[], || {
         let (a, b) = (worker(), worker());
         let others = driven(&[&a, &b]);
-        let address = b.listen("127.0.0.1:0").unwrap().local_addr();
         let main = async move {
-            let ep = a.connect(address).await.unwrap();
-            let back = b.accept().await.unwrap();
+            let (ep, back) = joined(&a, &b).await;
             let whole = getrlimit(Resource::Nofile);
             let lowest = File::open("/dev/null").unwrap().as_raw_fd();
             setrlimit(Resource::Nofile, Rlimit { current: Some(lowest as u64), ..whole }).unwrap();
