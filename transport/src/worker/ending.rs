@@ -119,6 +119,8 @@ impl Worker {
     /// Takes what is in the completion queue now, all of it, and makes events of it.
     #[cold]
     pub(super) fn take_all(&mut self) -> Result<(), WorkerError> {
+        // It is no poll, however often it is done between two.
+        let countdown = self.countdown;
         let mut taken = std::mem::take(&mut self.ready);
         // What notices have of windows goes along with them.
         let mut notices = self.notices.as_mut().map(std::mem::take).unwrap_or_default();
@@ -149,6 +151,7 @@ impl Worker {
         }
         taken.append(&mut self.ready);
         self.ready = taken;
+        self.countdown = countdown;
         if let Some(new) = &mut self.notices {
             notices.append(new);
             *new = notices;

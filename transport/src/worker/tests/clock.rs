@@ -188,3 +188,15 @@ fn few_events_go_by_after_idling_without_a_look_at_the_clock() {
     }
     assert!(seen > 0);
 }
+
+/// Looks at a queue in between are no polls: the next look at the clock comes as soon as without them.
+#[test]
+fn what_is_taken_in_between_puts_no_look_at_the_clock_off() {
+    let (mut worker, ..) = mirror(Config::default());
+    events(&mut worker);
+    for countdown in [1, 5, STRIDE] {
+        worker.countdown = countdown;
+        (0..3).for_each(|_| worker.take_all().unwrap());
+        assert_eq!(worker.countdown, countdown);
+    }
+}
