@@ -209,6 +209,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn on(machines: &[&str]) -> Vec<Whereabouts> {
@@ -231,6 +233,16 @@ mod tests {
         assert_eq!(chosen(&on(&["a"; 8])), [1, 2]);
         assert_eq!(chosen(&on(&["a", "b", "a", "b", "a", "c", "a"])), [1, 2, 4, 5]);
         assert_eq!(chosen(&on(&["a", "b", "c", "d", "e", "f"])), [1, 2, 3]);
+    }
+
+    /// Nobody accepts them: the system keeps as many as there is room for, and answers no more.
+    #[test]
+    fn strangers_leave_ranks_room_to_wait() {
+        let listener = listen(Ipv4Addr::LOCALHOST.into(), 2).unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = |_| TcpStream::connect_timeout(&address, REACHED).unwrap();
+        let waiting: Vec<_> = (0..100).map(connect).collect();
+        assert_eq!(waiting.len(), 100);
     }
 
     #[test]
