@@ -14,8 +14,8 @@ static BEFORE: OnceLock<u64> = OnceLock::new();
 pub fn allow(needed: u64) -> Result<(), u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(current) = current.filter(|current| *current < needed) else { return Ok(()) };
-    if maximum.is_some_and(|maximum| maximum < needed) {
-        return Err(maximum.unwrap_or(current));
+    if let Some(maximum) = maximum.filter(|maximum| *maximum < needed) {
+        return Err(maximum);
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).map_err(|_| current)?;
     // The first counts.
