@@ -194,6 +194,7 @@ impl Engine<'_> {
             Pause::Poll => Ok(()),
             Pause::Tell => {
                 self.tell_place();
+                self.free_slabs();
                 Ok(())
             }
             // No event tells of what a GPU has copied.
@@ -204,7 +205,7 @@ impl Engine<'_> {
             Pause::Sleep(limit) => {
                 self.check_absent()?;
                 self.ask_if_long()?;
-                self.sleep(limit.min(nap))
+                if self.free_slabs() { Ok(()) } else { self.sleep(limit.min(nap)) }
             }
             Pause::Over => {
                 let place = self.place(None);
@@ -271,6 +272,7 @@ impl Engine<'_> {
     pub(crate) fn look_up(&mut self) -> Outcome<()> {
         self.check_limits()?;
         self.check_absent()?;
+        self.free_slabs();
         if self.wait.is_to_say() {
             // It may do something else next, for long, and be what others wait for.
             self.alarm.waits_for_now(self.net.me, self.place(None), SAID);
@@ -307,6 +309,18 @@ impl Engine<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Has slabs be free of what peers are ahead with that are waited for: what they send next may be for an operation under way, and
+    /// for one that this rank has not begun they need no room then. Whether some are free now that were not.
+    fn free_slabs(&mut self) -> bool {
+        let window = self.net.window();
+        if self.net.stash.len() < window as usize {
+            return false;
+        }
+        let plans = self.runs.iter().filter_map(|run| self.cache.get(run.plan));
+        let ranks = plans.flat_map(|plan| plan.peers.iter().map(|peer| peer.rank));
+        ranks.fold(false, |any, rank| any | self.net.stash.free_slabs(rank, window))
     }
 
     /// Takes what came. Whether an operation counts on it.
@@ -435,7 +449,7 @@ impl Engine<'_> {
                 );
                 return Err(Box::new(Fault::Failed { rank: fields.rank, reason }));
             }
-            self.net.stash.push(Early { fields, contents, meant: None });
+            self.net.stash.push(Early { fields, contents: contents.into(), meant: None });
             // No wait is for what others are ahead with, or they could have it go on for ever.
             let mut waiting =
                 self.runs.iter().filter(|run| !run.is_active()).filter_map(|run| self.cache.get(run.plan));

@@ -1,11 +1,13 @@
 //! Runs one operation: starts steps as their dependencies complete, and takes what comes for them.
 
-use qpair_transport::Message;
+use std::ops::Deref;
+
 use qpair_verbs::calc::Calc;
 
 use super::compile::Compiled;
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
+use super::stash::Contents;
 use super::steps::{Span, Step};
 use super::straight::{Order, Straight};
 use super::tag::{Fields, Kind};
@@ -251,14 +253,24 @@ impl Exec<'_> {
 
     /// Something came for it, from the peer that it says it is from.
     #[inline]
-    pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
+    pub(super) fn deliver(
+        &mut self,
+        slot: u16,
+        fields: Fields,
+        message: impl Deref<Target = [u8]> + Into<Contents>,
+    ) -> Outcome<()> {
         self.note(slot, fields)?;
         self.hand_on(slot, fields, message)
     }
 
     /// The same, noted already.
     #[inline]
-    pub(super) fn hand_on(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
+    pub(super) fn hand_on(
+        &mut self,
+        slot: u16,
+        fields: Fields,
+        message: impl Deref<Target = [u8]> + Into<Contents>,
+    ) -> Outcome<()> {
         if fields.kind != Kind::Data {
             return self.told(slot, fields, &message);
         }
@@ -275,7 +287,7 @@ impl Exec<'_> {
                     // Kept, it would take up room that others need.
                     self.run.states[number as usize] = State::Offered;
                 } else {
-                    self.run.messages[number as usize] = Some(message);
+                    self.run.messages[number as usize] = Some(message.into());
                 }
                 Ok(())
             }

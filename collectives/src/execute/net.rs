@@ -258,6 +258,12 @@ impl Net {
         &self.near
     }
 
+    /// Messages that a peer may have under way to this rank.
+    #[inline]
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
     /// Messages for which a peer that has not begun their operations has room, beside those of the oldest.
     #[inline]
     pub(crate) fn others_room(&self) -> u32 {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use qpair_transport::{Message, OpId};
+use qpair_transport::OpId;
 use qpair_verbs::{Gpu, ProtectionDomain};
 
 use super::block::Block;
@@ -13,6 +13,7 @@ use super::memory::Memory;
 use super::numbers::Number;
 use super::reach::Reach;
 use super::staged::Staged;
+use super::stash::Contents;
 use super::tag::Kind;
 use super::turns::Turn;
 use super::wait::TimeLimit;
@@ -41,7 +42,7 @@ pub(crate) struct Run {
     pub(super) counts: Vec<u32>,
     pub(super) states: Vec<State>,
     /// By step: the message for it, if that came first. Empty between operations.
-    pub(super) messages: Vec<Option<Message>>,
+    pub(super) messages: Vec<Option<Contents>>,
     /// By slot: how many messages came or were offered.
     pub(super) arrived: Vec<u32>,
     /// By slot: where the peer's memory is, once it has begun.

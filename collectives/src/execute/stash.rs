@@ -2,6 +2,7 @@
 //! straight, for a step that has to wait for others.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use qpair_transport::Message;
 
@@ -12,31 +13,96 @@ use super::tag::Fields;
 #[derive(Debug)]
 pub(super) struct Early {
     pub(super) fields: Fields,
-    /// The slab that it landed in.
-    pub(super) contents: Message,
+    pub(super) contents: Contents,
     /// What its plan's number stood for when it came, if that is something else by now.
     pub(super) meant: Option<Call>,
 }
 
+/// What came in a message.
+#[derive(Debug)]
+pub(super) enum Contents {
+    /// In the slab that it landed in.
+    Slab(Message),
+    /// Copied from there.
+    Copied(Box<[u8]>),
+}
+
+impl Deref for Contents {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Contents::Slab(message) => message,
+            Contents::Copied(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Message> for Contents {
+    #[inline]
+    fn from(message: Message) -> Self {
+        Contents::Slab(message)
+    }
+}
+
 /// Messages that came early, in their order.
 ///
-/// A message keeps its slab, and a peer has but so many, so that the transport bounds how many there are.
+/// A message keeps its slab, and a peer has but so many, so that the transport bounds how many there are: a peer that is further
+/// ahead waits. Where this rank waits for that peer, whose next message may be for an older operation, it
+/// [copies](Self::free_slabs) a number of them, so that slabs are free again.
 #[derive(Debug)]
 pub(super) struct Stash {
     early: VecDeque<Early>,
-    /// How many there are of each rank's.
-    counts: Vec<u32>,
+    counts: Vec<Counts>,
+    /// Bytes that were copied from slabs.
+    bytes: usize,
+}
+
+/// Messages of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    all: u32,
+    /// Those that are in slabs no longer.
+    copied: u32,
 }
 
 impl Stash {
     pub(super) fn new(ranks: usize) -> Self {
-        Stash { early: VecDeque::with_capacity(64 * ranks), counts: vec![0; ranks] }
+        Stash { early: VecDeque::with_capacity(64 * ranks), counts: vec![Counts::default(); ranks], bytes: 0 }
     }
 
     /// Whether a rank's next fits: their numbers tell so many apart.
     #[inline]
     pub(super) fn has_room(&self, rank: u32) -> bool {
-        self.counts.get(rank as usize).is_some_and(|&count| count < MOST)
+        self.counts.get(rank as usize).is_some_and(|counts| counts.all < MOST)
+    }
+
+    /// How many messages there are of all ranks.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.early.len()
+    }
+
+    /// Copies a rank's messages from their slabs, if as many as `window` are in such. Whether slabs are free now that were not.
+    #[cold]
+    pub(super) fn free_slabs(&mut self, rank: u32, window: u32) -> bool {
+        let Some(counts) = self.counts.get_mut(rank as usize) else { return false };
+        if counts.all - counts.copied < window {
+            return false;
+        }
+        let before = counts.copied;
+        for Early { contents, .. } in self.early.iter_mut().filter(|early| early.fields.rank == rank) {
+            if let Contents::Slab(message) = contents
+                && counts.copied < MOST_COPIED
+                && self.bytes + message.len() <= MOST_BYTES
+            {
+                self.bytes += message.len();
+                counts.copied += 1;
+                *contents = Contents::Copied(Box::from(&message[..]));
+            }
+        }
+        counts.copied > before
     }
 
     #[inline]
@@ -46,8 +112,8 @@ impl Stash {
 
     /// Keeps a message of a rank that has room.
     pub(super) fn push(&mut self, early: Early) {
-        if let Some(count) = self.counts.get_mut(early.fields.rank as usize) {
-            *count += 1;
+        if let Some(counts) = self.counts.get_mut(early.fields.rank as usize) {
+            counts.all += 1;
         }
         self.early.push_back(early);
     }
@@ -62,8 +128,12 @@ impl Stash {
 
     fn remove(&mut self, at: usize) -> Option<Early> {
         let early = self.early.remove(at)?;
-        if let Some(count) = self.counts.get_mut(early.fields.rank as usize) {
-            *count -= 1;
+        if let Some(counts) = self.counts.get_mut(early.fields.rank as usize) {
+            counts.all -= 1;
+            if let Contents::Copied(bytes) = &early.contents {
+                counts.copied -= 1;
+                self.bytes -= bytes.len();
+            }
         }
         Some(early)
     }
@@ -87,7 +157,7 @@ impl Stash {
     }
 
     /// That message.
-    pub(super) fn take_message(&mut self, due: Fields) -> Option<Message> {
+    pub(super) fn take_message(&mut self, due: Fields) -> Option<Contents> {
         let at = self.early.iter().position(|early| early.fields == due && early.meant.is_none())?;
         self.remove(at).map(|early| early.contents)
     }
@@ -95,6 +165,12 @@ impl Stash {
 
 /// Messages of a rank that wait, at most: half as many as operations whose numbers are told apart.
 pub(super) const MOST: u32 = 4096;
+
+/// Of those so many are copied at most: a rank that is further ahead waits, and does not fail.
+const MOST_COPIED: u32 = MOST / 2;
+
+/// Bytes that are copied at most, of all ranks' messages.
+const MOST_BYTES: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -105,14 +181,14 @@ mod tests {
     use super::*;
     use crate::execute::tag::Kind;
 
-    fn message() -> Message {
+    fn message(contents: &[u8]) -> Message {
         let mut worker = Worker::new(Config::default()).unwrap();
         let listener = worker.listen("127.0.0.1:0").unwrap();
         let ep = worker.connect(listener.local_addr()).unwrap();
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(60) {
             match worker.poll().unwrap() {
-                Some(Event::Connected { .. }) => worker.send_copy(ep, Tag(0), b"early").unwrap(),
+                Some(Event::Connected { .. }) => worker.send_copy(ep, Tag(0), contents).unwrap(),
                 Some(Event::Received { message, .. }) => return message,
                 _ => {}
             }
@@ -120,22 +196,58 @@ mod tests {
         panic!("nothing comes");
     }
 
+    fn early(rank: u32, number: u32, contents: &Message) -> Early {
+        let fields = Fields { kind: Kind::Data, rank, plan: 0, sequence: number as u16, message: 0 };
+        Early { fields, contents: contents.clone().into(), meant: None }
+    }
+
     #[test]
     fn a_rank_has_room_for_as_many_as_can_be_told_apart() {
-        let (mut stash, contents) = (Stash::new(2), message());
-        let early = |rank, number: u32| {
-            let fields = Fields { kind: Kind::Data, rank, plan: 0, sequence: number as u16, message: 0 };
-            Early { fields, contents: contents.clone(), meant: None }
-        };
+        let (mut stash, contents) = (Stash::new(2), message(b"early"));
         for number in 0..MOST {
             assert!(stash.has_room(1));
-            stash.push(early(1, number));
+            stash.push(early(1, number, &contents));
         }
         assert!(!stash.has_room(1) && stash.has_room(0) && !stash.has_room(2));
         assert_eq!((stash.count(1, 7), stash.count(0, 7)), (1, 0));
         assert!(stash.take(0, 7).is_none() && !stash.has_room(1));
         assert!(stash.take(1, 7).is_some() && stash.has_room(1));
-        assert!(stash.take_message(early(1, 8).fields).is_some());
-        assert_eq!(stash.counts, [0, MOST - 2]);
+        assert!(stash.take_message(early(1, 8, &contents).fields).is_some());
+        assert_eq!(stash.counts, [Counts::default(), Counts { all: MOST - 2, copied: 0 }]);
+    }
+
+    #[test]
+    fn what_takes_up_slabs_is_copied() {
+        let (mut stash, contents) = (Stash::new(3), message(b"early"));
+        stash.push(early(2, 0, &contents));
+        for number in 0..31 {
+            stash.push(early(1, number, &contents));
+        }
+        assert!(!stash.free_slabs(1, 32) && !stash.free_slabs(3, 0), "they are few");
+        stash.push(early(1, 31, &contents));
+        assert!(stash.free_slabs(1, 32) && !stash.free_slabs(1, 32));
+        assert_eq!((stash.counts[1], stash.bytes), (Counts { all: 32, copied: 32 }, 32 * 5));
+        assert_eq!(stash.counts[2].copied, 0);
+        for number in 32..MOST {
+            stash.push(early(1, number, &contents));
+        }
+        assert!(stash.free_slabs(1, 32) && !stash.free_slabs(1, 32), "no more than that");
+        assert_eq!(stash.counts[1].copied, MOST_COPIED);
+        for number in 0..MOST {
+            assert_eq!(&stash.take(1, number as u16).unwrap().contents[..], b"early");
+        }
+        assert_eq!((stash.counts[1], stash.bytes), (Counts::default(), 0));
+    }
+
+    #[test]
+    fn the_memory_that_is_copied_to_is_bounded() {
+        const LEN: usize = 8192;
+        let (mut stash, contents) = (Stash::new(5), message(&[7; LEN]));
+        for rank in 0..5 {
+            (0..MOST_COPIED).for_each(|number| stash.push(early(rank, number, &contents)));
+            stash.free_slabs(rank, 32);
+        }
+        let copied: u32 = stash.counts.iter().map(|counts| counts.copied).sum();
+        assert_eq!((stash.bytes, copied as usize), (MOST_BYTES, MOST_BYTES / LEN));
     }
 }

@@ -330,7 +330,7 @@ impl Course<'_> {
                 Ok(Polled::Message((taken, false))) => return self.stop(Came::Unfit(taken)),
                 Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {
                     Some(fields) if self.net.stash.has_room(fields.rank) => {
-                        self.net.stash.push(Early { fields, contents: message, meant: None })
+                        self.net.stash.push(Early { fields, contents: message.into(), meant: None })
                     }
                     _ => return self.stop(Came::Event(Event::Received { ep, tag, message })),
                 },

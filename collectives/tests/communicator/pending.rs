@@ -304,6 +304,50 @@ fn collectives_stay_behind_sends_that_have_no_room() {
     });
 }
 
+/// Two ranks start a sum, which waits for the third. Sends behind it are complete at once where they start, and more than the second
+/// has room for, which receives them once it has the sum.
+#[test]
+fn operations_that_are_complete_leave_room_to_those_before_them() {
+    const SENDS: usize = 1000;
+    let ahead = Meeting::new(2);
+    group(3, |comm: Communicator| {
+        comm.set_timeout(Duration::from_secs(60));
+        comm.set_algorithm(Algorithm::Ring);
+        let vector = |value| {
+            let mut vector = comm.buffer::<f32>(12).unwrap();
+            vector.fill(value);
+            vector
+        };
+        let sum = || comm.start().all_reduce(vector(1.0 + comm.rank() as f32), ReduceOp::Sum).unwrap();
+        // So that nothing has to be connected.
+        sum().wait().unwrap();
+        match comm.rank() {
+            0 => {
+                let sum = sum();
+                let mut sends: Vec<_> = (0..SENDS).map(|at| comm.start().send(vector(at as f32), 1).unwrap()).collect();
+                // As far as that goes.
+                let last = &mut sends[SENDS - 1];
+                _ = (0..20_000).any(|_| last.test());
+                ahead.wait();
+                assert_eq!(sum.wait().unwrap()[..], [6.0; 12]);
+                sends.into_iter().for_each(|send| _ = send.wait().unwrap());
+            }
+            1 => {
+                assert_eq!(sum().wait().unwrap()[..], [6.0; 12]);
+                let mut vector = vector(-1.0);
+                for at in 0..SENDS {
+                    comm.recv(&mut vector, 0).unwrap();
+                    assert_eq!(vector[..], [at as f32; 12]);
+                }
+            }
+            _ => {
+                ahead.wait();
+                assert_eq!(sum().wait().unwrap()[..], [6.0; 12]);
+            }
+        }
+    });
+}
+
 /// Messages carry 14 bits of an operation's number.
 #[test]
 fn an_operation_that_is_kept_when_complete_takes_no_later_message() {
