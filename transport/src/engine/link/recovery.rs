@@ -25,8 +25,20 @@ pub(super) struct Recovery {
     /// The first message of the peer's that it does not send again, until those before it have come.
     peers_first: Option<u32>,
     /// The queue pair has carried something since it took the place of another, which was after so many requests.
-    proven: bool,
+    carries: bool,
     resumed: u32,
+    first: First,
+}
+
+/// The first of what goes out again: where one queue pair failed by it, others may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    /// It has not gone out.
+    Due,
+    /// It has, by that request.
+    Posted(u32),
+    /// The peer's device has acknowledged it, or there was none.
+    Through,
 }
 
 impl Recovery {
@@ -34,7 +46,10 @@ impl Recovery {
     pub(super) fn retire(&mut self, count: u32) {
         self.repeated.take_if(|repeated| is_past(count, *repeated));
         self.retained.retire(count);
-        self.proven |= is_past(count, self.resumed.wrapping_add(1));
+        self.carries |= is_past(count, self.resumed.wrapping_add(1));
+        if matches!(self.first, First::Posted(number) if is_past(count, number)) {
+            self.first = First::Through;
+        }
     }
 }
 
@@ -48,8 +63,9 @@ impl<P> Link<P> {
             to_repeat: 0,
             repeated: None,
             peers_first: None,
-            proven: true,
+            carries: true,
             resumed: 0,
+            first: First::Through,
         }));
     }
 
@@ -77,7 +93,7 @@ impl<P> Link<P> {
     pub(crate) fn confirm(&mut self, acknowledged: u16) -> Result<(), Violation> {
         match &mut self.recovery {
             Some(recovery) => {
-                recovery.proven = true;
+                recovery.carries = true;
                 recovery.retained.confirm(acknowledged)
             }
             None => Ok(()),
@@ -130,7 +146,7 @@ impl<P> Link<P> {
         let Some(recovery) = &mut self.recovery else { return Ok((Vec::new(), None)) };
         let posted = self.slots.posted();
         let unconfirmed = recovery.retained.take(received, due, (posted, self.slots.depth()))?;
-        (recovery.proven, recovery.resumed) = (false, posted);
+        (recovery.carries, recovery.resumed, recovery.first) = (false, posted, First::Due);
         recovery.peers_first = Some(sent);
         recovery.to_repeat = self.next_out.wrapping_sub(received);
         self.peer_epoch = terms.epoch;
@@ -171,12 +187,24 @@ impl<P> Link<P> {
         Some(Frame { header: Header { epoch, credits, acknowledged, ..*header }, work })
     }
 
+    /// Something went out again, by the last request.
+    pub(crate) fn went_again(&mut self) {
+        if let Some(recovery) = &mut self.recovery
+            && recovery.first == First::Due
+        {
+            recovery.first = First::Posted(self.slots.posted());
+        }
+    }
+
     /// All that had to go out again did.
     pub(crate) fn go_on(&mut self) {
         if let Some(recovery) = &mut self.recovery
             && self.phase == Phase::Repeating
         {
             self.phase = recovery.then;
+            if recovery.first == First::Due {
+                recovery.first = First::Through;
+            }
             let posted = self.slots.posted();
             recovery.repeated = (!self.slots.has_retired(posted)).then_some(posted);
         }
@@ -194,9 +222,15 @@ impl<P> Link<P> {
         recovery.peers_first.is_some()
     }
 
-    /// True unless the queue pair took the place of another, and nothing shows yet that it works.
+    /// True unless the queue pair took the place of another, and nothing has come over it yet.
+    pub(crate) fn carries(&self) -> bool {
+        self.recovery.as_ref().is_none_or(|recovery| recovery.carries)
+    }
+
+    /// True unless the queue pair took the place of another, and nothing shows yet that it does better: where some packets pass and
+    /// others do not, it carries this and that, and fails by the same as the one before.
     pub(crate) fn is_proven(&self) -> bool {
-        self.recovery.as_ref().is_none_or(|recovery| recovery.proven)
+        self.recovery.as_ref().is_none_or(|recovery| recovery.carries && recovery.first == First::Through)
     }
 
     /// True if a request can be posted.

@@ -7,6 +7,7 @@ mod matching;
 mod pair;
 mod parts;
 pub(crate) mod random;
+mod recovery;
 mod side;
 mod states;
 mod wire;

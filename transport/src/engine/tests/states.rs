@@ -9,7 +9,7 @@ use super::pair::{A, B, Pair};
 use super::side::Way;
 use crate::engine::*;
 
-type TestLink = Link<u64>;
+pub(super) type TestLink = Link<u64>;
 
 fn opening(window: u32) -> TestLink {
     Link::new(&LinkConfig {
@@ -22,13 +22,13 @@ fn opening(window: u32) -> TestLink {
     })
 }
 
-fn established(credits: u32) -> TestLink {
+pub(super) fn established(credits: u32) -> TestLink {
     let mut link = opening(4);
     link.open(&PeerTerms { epoch: 2, credits }, Duration::ZERO).unwrap();
     link
 }
 
-fn header(kind: Kind, sequence: u32) -> Header {
+pub(super) fn header(kind: Kind, sequence: u32) -> Header {
     let envelope = Envelope::bare(5);
     Header { kind, envelope, epoch: 2, sequence, credits: 8, length: 3, acknowledged: 0 }
 }
@@ -441,58 +441,4 @@ fn a_dead_peer_costs_a_probe_and_the_detection_time() {
         now = link.due();
     }
     assert_eq!(now, Duration::from_secs(2));
-}
-
-// Another queue pair
-
-#[test]
-fn another_queue_pair_is_proven_by_what_it_carries_itself() {
-    let mut link = established(8);
-    link.retain();
-    let before = link.take_slot().unwrap();
-    assert!(link.is_proven());
-    let terms = PeerTerms { epoch: 2, credits: 8 };
-    for shows in [0, 1] {
-        link.suspend();
-        link.renew(7);
-        assert_eq!(link.resume(&terms, (0, 0), Duration::ZERO), Ok((Vec::new(), None)));
-        link.go_on();
-        assert!(!link.is_proven() && link.is_acknowledged(link.posted()), "nothing was to go out again");
-        link.retire(before.number);
-        assert!(!link.is_proven(), "that was over the one before");
-        match shows {
-            0 => {
-                let probe = link.take_slot().unwrap();
-                link.retire(probe.number);
-            }
-            _ => link.confirm(0).unwrap(),
-        }
-        assert!(link.is_proven());
-    }
-}
-
-/// A peer that has to send again answers nothing before that: it gets its slots back however many of its offers wait.
-#[test]
-fn offers_that_come_again_hold_up_no_slots() {
-    let mut link = established(8);
-    link.retain();
-    link.suspend();
-    link.renew(7);
-    let terms = PeerTerms { epoch: 2, credits: 8 };
-    for sent in [u32::MAX, 1 << 17] {
-        let refused = link.resume(&terms, (sent, 0), Duration::ZERO);
-        assert_eq!(refused, Err(Violation::Sent { said: sent, received: 0 }));
-    }
-    assert_eq!(link.resume(&terms, (4, 0), Duration::ZERO), Ok((Vec::new(), None)));
-    link.go_on();
-    let mut told = |sequences: std::ops::Range<u32>| {
-        for sequence in sequences {
-            let header = header(Kind::ReadyToSend, sequence);
-            link.accept(&header).unwrap();
-            link.offered(&header, sequence).unwrap();
-        }
-        link.credit().map(|frame| frame.header.credits)
-    };
-    assert_eq!(told(0..4), Some(7), "four at first, and those that the next were waiting for");
-    assert_eq!(told(4..7), None, "more than two wait");
 }

@@ -95,7 +95,7 @@ impl Worker {
         // Its time would say nothing of the path.
         endpoint.timed = None;
         endpoint.up = false;
-        // The limit is for all that it takes until one carries something.
+        // The limit is for all that it takes until one carries what others failed by.
         let failed_again = endpoint.trial.take().filter(|_| !endpoint.link.is_proven());
         let trial = match failed_again {
             Some(mut trial) => {
@@ -150,13 +150,15 @@ impl Worker {
         }
     }
 
-    /// Looks after a connection that goes on over another queue pair, which has carried nothing yet. False if it has ended.
+    /// Looks after a connection that goes on over another queue pair, of which nothing shows yet that it does better. One that
+    /// carries something has all the time it takes, unless it fails. False if the connection has ended.
     pub(super) fn try_out(&mut self, index: usize, now: Duration) -> bool {
         let limit = self.config.recovery;
         let Some(endpoint) = self.endpoints.at(index) else { return false };
         let is_proven = endpoint.link.is_proven();
         endpoint.trial.take_if(|_| is_proven);
-        let is_over = endpoint.trial.as_mut().is_some_and(|trial| trial.is_over(now, limit));
+        let is_over =
+            endpoint.trial.as_mut().is_some_and(|trial| trial.is_over(now, limit)) && !endpoint.link.carries();
         if is_over {
             self.give_up_recovering(index);
         }
@@ -224,7 +226,9 @@ impl Worker {
         self.counters.recovered += 1;
         self.schedule(index, now);
         self.advance(index);
-        // Where nothing else goes out, this shows whether it works. If there is no room for it, something else does.
-        self.post_probe(index);
+        if self.endpoints.at(index).is_some_and(|endpoint| endpoint.link.is_interrupted()) {
+            // What goes out again waits for something. If there is no room for this, something else shows whether it works.
+            self.post_probe(index);
+        }
     }
 }

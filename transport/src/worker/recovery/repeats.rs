@@ -83,10 +83,19 @@ impl Worker {
             let Some(repeat) = endpoint.repeats.due.pop_front() else {
                 endpoint.link.go_on();
                 endpoint.up = true;
+                if !endpoint.link.is_proven() {
+                    // This shows whether it works, and that the first has come: nothing that went may have asked for a completion.
+                    // If there is no room for it, something has.
+                    self.post_probe(index);
+                }
                 return true;
             };
             match self.repeat_one(index, repeat) {
-                Ok(None) => {}
+                Ok(None) => {
+                    if let Some(endpoint) = self.endpoints.at(index) {
+                        endpoint.link.went_again();
+                    }
+                }
                 Ok(Some(repeat)) => {
                     if let Some(endpoint) = self.endpoints.at(index) {
                         endpoint.repeats.due.push_front(repeat);

@@ -6,7 +6,7 @@ use crate::engine::RAILS;
 use crate::worker::error::{CloseReason, Lost};
 use crate::worker::watch::Watch;
 
-/// From when its queue pair failed until another has carried something: those between, which only seemed to work, count.
+/// From when its queue pair failed until another has carried what goes out again: those between, which only seemed to work, count.
 #[derive(Debug)]
 pub(in crate::worker) struct Trial {
     /// What happened first: the connection ends with that if it can not go on,
@@ -14,7 +14,7 @@ pub(in crate::worker) struct Trial {
     /// or with why the last queue pair could not be connected.
     refusal: Option<CloseReason>,
     waited: Watch,
-    /// Queue pairs before this one that carried nothing.
+    /// Queue pairs before this one that came to nothing.
     tries: u32,
     /// How often the peer changed its mind about its own since the last of them.
     changes: u32,
@@ -30,7 +30,7 @@ impl Trial {
         self.tries == 0
     }
 
-    /// Another queue pair carried nothing.
+    /// Another queue pair came to nothing.
     pub(super) fn again(&mut self) {
         (self.tries, self.changes) = (self.tries.saturating_add(1), 0);
     }

@@ -17,6 +17,7 @@ mod parts;
 mod rails;
 mod recovery;
 mod storm;
+mod trials;
 
 use std::net::SocketAddr;
 use std::task::Waker;
