@@ -90,6 +90,7 @@ impl Worker {
             _ => {}
         }
         tracing::debug!(parent: &endpoint.span, %reason, "broken");
+        endpoint.hold_back(&reason);
         if endpoint.broken.as_ref().is_none_or(|(noted, _)| reason.tells_more_than(noted)) {
             endpoint.note(now, Note::new(reason.kind()));
         }

@@ -12,7 +12,7 @@ use qpair_verbs::{Local, Prepared};
 
 use super::Worker;
 use super::endpoint::{Endpoint, InFlight, OneSided, Stage};
-use super::error::{CloseReason, OpError, WorkerError};
+use super::error::{CloseReason, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::OpId;
 use super::seen::Note;
@@ -79,6 +79,15 @@ impl Endpoint {
         let stands = matches!(self.stage, Stage::Up) && self.socket.is_some() && !self.parted;
         let mut works = self.reads.iter().chain(self.repeats.lost.iter().map(|(work, _)| work));
         self.link.retains() && stands && reason.is_of_queue_pair() && !works.any(combines)
+    }
+
+    /// The connection broke. If another queue pair may take the place of its own, which has surely failed, what is given from now on
+    /// waits for that: a device may refuse requests to one that failed.
+    pub(super) fn hold_back(&mut self, reason: &CloseReason) {
+        if !matches!(reason, CloseReason::PeerLost(Lost::Silent(_))) && self.can_recover(reason) {
+            self.link.suspend();
+            self.up = false;
+        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! Queue pairs that take the place of others, and do no better.
+//! The time between a queue pair that failed and another that works: sends meanwhile, and queue pairs that do no better.
 
 use qpair_fake_ibverbs::control::Device;
 
+use super::rails::until;
 use super::recovery::{to_error, two};
 use super::*;
 
@@ -63,3 +64,44 @@ fn one_message_that_went_again_is_known_to_have_come() {
         assert_eq!(b.counters().eager_received, 1);
     });
 }
+
+/// The failure was told of, and another queue pair is not made yet.
+#[test]
+fn what_is_sent_after_a_failure_waits_for_another_queue_pair() {
+    fake::on_a_fake(|| {
+        let device = Device::new(fake::FAKE).unwrap();
+        let config = || Config::default().device(fake::FAKE).recovery(PATIENCE).window(8);
+        let (mut a, at_a, mut b, _) = two(config(), config());
+        let index = at_a.index as usize;
+        a.send(at_a, Tag(0), vec![0; 8]).unwrap();
+        a.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
+        for symbol in ["ibv_post_send", "ibv_wr_complete"] {
+            device.fail_times(symbol, 1, 0, EINVAL).unwrap();
+        }
+        for (number, len) in [(1, 8), (2, 400), (3, 100_000)] {
+            a.send(at_a, Tag(number), vec![number as u8; len]).unwrap();
+        }
+        assert!(matches!(a.send_copy(at_a, Tag(4), b"none"), Err(SendCopyError::WouldBlock)));
+        assert!(matches!(a.put_copy(at_a, &[], nowhere()), Err(OneSidedFailure::WouldBlock)));
+        // The keepalive asks at any time.
+        a.post_probe(index);
+        device.reset().unwrap();
+        let events = until(&mut [&mut a, &mut b], |workers| {
+            let came = workers[1].counters();
+            came.eager_received + came.rendezvous_received == 4
+        });
+        let came = events.iter().filter_map(|event| match event {
+            Event::Received { tag, message, .. } => Some((tag.0, message[0], message.len())),
+            Event::Sent { .. } => None,
+            other => panic!("{other:?}"),
+        });
+        assert!(came.eq([(0, 0, 8), (1, 1, 8), (2, 2, 400), (3, 3, 100_000)]));
+        assert_eq!((a.counters().recovered, a.counters().lost), (1, 0));
+    });
+}
+
+fn nowhere() -> RemoteSlice {
+    RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }
+}
+
+const EINVAL: i32 = 22;
