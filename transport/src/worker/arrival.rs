@@ -214,7 +214,8 @@ impl Worker {
                 }
             }
             Arrival::Unmatched => self.hand_out(ep, envelope, whole()),
-            Arrival::Held => {}
+            // Behind one that waits, receives may have failed.
+            Arrival::Held => self.deliver_due(),
         }
         if slab.is_unique() {
             return self.repost(slab, ep);
@@ -310,6 +311,7 @@ impl Worker {
             Some(key) => endpoint.link.want(key),
             None => self.ready.push_back(Event::Offered { ep, tag: Tag(envelope.tag), len }),
         }
+        self.deliver_due();
     }
 
     /// The peer takes an offer back: it may, unless it is being read.

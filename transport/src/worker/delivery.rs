@@ -61,9 +61,9 @@ impl Worker {
         }
     }
 
-    /// An offer lost its receive. Gives the connection that has something to read now.
+    /// An offer lost its receive, or a receive its message. Gives the connection that has something to read now.
     #[cold]
-    fn take_up(&mut self, freed: Freed) -> Option<usize> {
+    fn take_up(&mut self, freed: Freed<Target>) -> Option<usize> {
         match freed {
             Freed::Startable(peer, key) => {
                 let ep = EndpointId::of(peer);
@@ -72,6 +72,10 @@ impl Worker {
             }
             Freed::Waits(Waiting { peer, tag, len }) => {
                 self.ready.push_back(Event::Offered { ep: EndpointId::of(peer), tag: Tag(tag), len });
+                None
+            }
+            Freed::Misfit { peer, posted, len } => {
+                self.ready.push_back(misfit(EndpointId::of(peer), posted, len));
                 None
             }
         }

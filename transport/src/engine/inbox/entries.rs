@@ -156,18 +156,18 @@ impl<M, B> Entries<M, B> {
         Some(self.key(first))
     }
 
+    /// The messages of a channel, in order.
+    pub(super) fn channel(&self, peer: Peer, envelope: Envelope) -> impl Iterator<Item = (EntryKey, &Entry<M, B>)> {
+        let at = |index: u32| (index != NONE).then(|| (self.key(index), &self.slots[index as usize]));
+        let first = self.chains.get(Chain { peer, channel: envelope.channel() }).map_or(NONE, |(first, _)| first);
+        std::iter::successors(at(first), move |(_, entry)| at(entry.next))
+    }
+
     /// True if a message of its channel that came before is still to be read.
     pub(super) fn is_behind_unread(&self, key: EntryKey) -> bool {
         let Some(entry) = self.get(key) else { return false };
-        let mut before = self.first(entry.peer, entry.envelope);
-        while let Some(other) = before.filter(|other| *other != key) {
-            let entry = &self.slots[other.index as usize];
-            if matches!(entry.stage, Stage::Wanted(..)) {
-                return true;
-            }
-            before = (entry.next != NONE).then(|| self.key(entry.next));
-        }
-        false
+        let mut before = self.channel(entry.peer, entry.envelope).take_while(|(other, _)| *other != key);
+        before.any(|(_, entry)| matches!(entry.stage, Stage::Wanted(..)))
     }
 
     /// Adds a message behind those of its channel.
@@ -257,17 +257,12 @@ impl<M, B> Entries<M, B> {
 
     /// The first message of a channel that a receive may take.
     pub(super) fn first_free(&self, peer: Peer, envelope: Envelope) -> Option<EntryKey> {
-        let mut key = self.first(peer, envelope)?;
-        loop {
-            let entry = &self.slots[key.index as usize];
-            if entry.free.is_some() {
-                return Some(key);
-            }
-            if entry.next == NONE {
-                return None;
-            }
-            key = self.key(entry.next);
-        }
+        self.channel(peer, envelope).find(|(_, entry)| entry.is_free()).map(|(key, _)| key)
+    }
+
+    /// True if a receive may take one of them.
+    pub(super) fn has_free(&self) -> bool {
+        self.free.0 != NONE
     }
 
     fn key(&self, index: u32) -> EntryKey {

@@ -1,15 +1,18 @@
-//! Messages that lose their receives, which are cancelled or refused: each goes to another, waits, or is read without.
+//! Messages that lose their receives, which are cancelled or refused: each goes to another, waits, or is read without. Receives that lose
+//! their messages, to those that came before.
 
 use super::entries::{Entry, Reader, Stage};
-use super::{EntryKey, Inbox, Peer, Posted, Waiting};
+use super::{EntryKey, Envelope, Inbox, Peer, Posted, Waiting};
 
-/// What becomes of a message that lost its receive.
+/// What becomes of a message that lost its receive, or of a receive.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
+pub(crate) enum Freed<M> {
     /// An offer of that peer, which can be read now: for another receive, or without one.
     Startable(Peer, EntryKey),
     /// An offer that waits for a receive.
     Waits(Waiting),
+    /// A receive that a message of that peer and of that length does not fit, which waits.
+    Misfit { peer: Peer, posted: Posted<M>, len: u64 },
 }
 
 impl<M, B> Inbox<M, B> {
@@ -94,18 +97,32 @@ impl<M, B> Inbox<M, B> {
         }
     }
 
-    /// The next of the messages that lost their receives, and are offers.
+    /// The next of the offers that lost their receives, and of the receives that fail by messages before theirs.
     #[inline]
-    pub(crate) fn next_freed(&mut self) -> Option<Freed> {
+    pub(crate) fn next_freed(&mut self) -> Option<Freed<M>> {
         self.freed.pop_front()
     }
 
     /// A message that any receive may take goes to the first of those that wait, and that it fits. False if there is none.
     pub(super) fn rematch(&mut self, key: EntryKey) -> bool {
         let Some(entry) = self.entries.get(key).filter(|entry| entry.is_free()) else { return false };
-        let Some(posted) = self.receives.take_fitting(entry.peer, entry.envelope.tag, entry.len) else { return false };
+        let len = entry.len;
+        let Some(posted) = self.receives.take_first(entry.peer, entry.envelope.tag, |fit| fit.takes(len)) else {
+            return false;
+        };
         self.give(key, posted);
         true
+    }
+
+    /// Length of the first message of a channel that waits until a receive takes it.
+    pub(super) fn first_waiting(&self, peer: Peer, envelope: Envelope) -> Option<u64> {
+        if !self.entries.has_free() {
+            return None;
+        }
+        let waits = |entry: &Entry<M, B>| {
+            entry.is_free() && (self.policy.hold_short || matches!(entry.stage, Stage::Offered(_)))
+        };
+        self.entries.channel(peer, envelope).find(|(_, entry)| waits(entry)).map(|(_, entry)| entry.len)
     }
 
     /// A receive lost the message that it was to have: it has the first that waits and that it fits, or waits for another as if it

@@ -116,7 +116,7 @@ pub(crate) struct Inbox<M, B> {
     receives: Receives<M>,
     entries: Entries<M, B>,
     due: VecDeque<Delivery<M, B>>,
-    freed: VecDeque<Freed>,
+    freed: VecDeque<Freed<M>>,
     /// Payloads that wait for memory of the transport's own, of which there is none at the moment.
     stalled: Vec<(Peer, EntryKey)>,
     /// Messages that wait for receives though their connections have ended, oldest first; among them some that found theirs.
@@ -429,9 +429,18 @@ impl<M, B> Inbox<M, B> {
 
     /// The receive for a message, if there is one, and it fits; or one that it does not fit.
     fn take_receive(&mut self, peer: Peer, envelope: Envelope, len: u64) -> (Option<Posted<M>>, Option<Posted<M>>) {
-        // While an earlier one of its tag has no receive, there is none for this one either.
         if envelope.class != Class::Tagged {
             return (None, None);
+        }
+        if self.receives.is_empty() {
+            return (None, None);
+        }
+        // While an earlier one of its tag waits for a receive that it fits, this one would stand behind it with the receive that it
+        // took. Those that the earlier one does not fit fail, as they do when they are posted while it waits.
+        if let Some(len) = self.first_waiting(peer, envelope) {
+            while let Some(posted) = self.receives.take_first(peer, envelope.tag, |fit| !fit.takes(len)) {
+                self.freed.push_back(Freed::Misfit { peer, posted, len });
+            }
         }
         match self.receives.take(peer, envelope.tag) {
             Some(posted) if !posted.fit.takes(len) => (None, Some(posted)),

@@ -162,9 +162,9 @@ impl<M> Receives<M> {
         Some(self.remove(first))
     }
 
-    /// The receive that takes a message of that peer and tag, and of that length: of several the one that was posted first.
-    pub(super) fn take_fitting(&mut self, peer: Peer, tag: u64, len: u64) -> Option<Posted<M>> {
-        let fits = |&at: &u32| self.slots[at as usize].posted.fit.takes(len);
+    /// The receive that takes messages of that peer and tag, and whose fit is as asked for: of several the one that was posted first.
+    pub(super) fn take_first(&mut self, peer: Peer, tag: u64, is_fit: impl Fn(Fit) -> bool) -> Option<Posted<M>> {
+        let fits = |&at: &u32| is_fit(self.slots[at as usize].posted.fit);
         let next = |&at: &u32| Some(self.slots[at as usize].next).filter(|&next| next != NONE);
         let exact = |source| {
             let first = self.exact.get(Exact { source, tag }).map(|(first, _)| first);

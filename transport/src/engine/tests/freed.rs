@@ -211,3 +211,29 @@ fn a_payload_that_is_read_is_let_go_of_by_its_receive() {
     assert_eq!(due(&mut inbox), [('a', Some(5))]);
     assert!(inbox.is_plain());
 }
+
+/// The first receive fails by a message that is too long for it, which waits, and the next one would stand behind that.
+#[test]
+fn receives_do_not_wait_behind_a_message_that_does_not_fit_them() {
+    for (mut inbox, len) in [(holding(), 100), (inbox(true), 6000)] {
+        for op in [1, 2, 3] {
+            inbox.post(posted(op, 7, 8));
+        }
+        let Offered::Misfit { posted: first, startable: None } =
+            inbox.offer(P, Envelope::bare(7), len, offer(1), false)
+        else {
+            panic!("it fitted")
+        };
+        assert_eq!((first.op, freed(&mut inbox)), (1, vec![]));
+        assert_eq!(eager(&mut inbox, P, 7, 'b'), Arrival::Held);
+        assert_eq!(freed(&mut inbox), [2, 3].map(|op| Freed::Misfit { peer: P, posted: posted(op, 7, 8), len }));
+        assert_eq!((inbox.posted().count(), due(&mut inbox)), (0, vec![]));
+        // They come in order, once one takes it that is long enough.
+        let Placed::Startable(P, key) = inbox.post(posted(4, 7, len)) else { panic!("not startable") };
+        let start = inbox.start(key).unwrap();
+        let behind = inbox.post(posted(5, 7, 8));
+        assert_eq!(behind, Placed::Waits);
+        inbox.finish(key, 'a', start.posted);
+        assert_eq!(due(&mut inbox), [('a', Some(4)), ('b', Some(5))]);
+    }
+}

@@ -63,7 +63,7 @@ pub(super) fn cancel(inbox: &mut TestInbox, op: u64) -> Option<u64> {
 }
 
 /// What became of offers that lost their receives.
-pub(super) fn freed(inbox: &mut TestInbox) -> Vec<Freed> {
+pub(super) fn freed(inbox: &mut TestInbox) -> Vec<Freed<()>> {
     std::iter::from_fn(|| inbox.next_freed()).collect()
 }
 

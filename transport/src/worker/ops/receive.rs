@@ -28,7 +28,8 @@ impl Worker {
     ///
     /// It takes a message that waits for a receive ([`Config::unmatched`](crate::Config::unmatched)), the one that came
     /// first, else one that comes from now on. Of several receives that would take a message, the one that was posted first
-    /// takes it.
+    /// takes it. If that does not fit, the receive fails; where the message waits then, so do others that it does not fit, when they
+    /// are posted or another message of its tag comes behind it.
     ///
     /// # Errors
     /// [`RecvError`] with the memory, if the connection is closed, the message that waits does not fit, or the memory is of a form
