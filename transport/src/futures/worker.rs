@@ -128,7 +128,8 @@ impl AsyncWorker {
         }
     }
 
-    /// Receives a message as it is. As [`Worker::recv`].
+    /// Receives a message as it is. As [`Worker::recv`]. Where it is dropped with a message that it has taken, and not given, as the loser
+    /// of a race may be, that comes by [`next_event`](AsyncWorker::next_event): to race against something else, keep it and poll it again.
     ///
     /// # Errors
     /// [`Failed`].
