@@ -192,6 +192,16 @@ fn what_was_the_fastest_is_kept_and_chosen_from_then_on() {
         let rows = rows(&run("bench all-reduce -n 2 -b 100 -e 100 --iters 1 --json", model));
         assert!(rows.iter().all(|row| (row["algorithm"] == "ring") == is_ring), "{rows:?}");
     }
+    let compare = "plan compare all-reduce -n 2 -c 16,1M --cores 2 --model";
+    for (model, measured) in [("here", 1), ("default", 0)] {
+        let output = run(&format!("{compare} {model} --json"), "");
+        let table: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(table["measured"].as_array().map(Vec::len), Some(measured), "{table}");
+        let ring = table["algorithms"].as_array().and_then(|rows| rows.iter().find(|row| row["algorithm"] == "ring"));
+        assert_eq!(ring.expect("a ring")["points"][0]["auto"], measured == 1, "{model}");
+    }
+    let text = stdout(&run(&format!("{compare} here"), ""));
+    assert!(text.contains("what auto takes: at 16 what was the fastest when `qpair bench --compare --keep`"), "{text}");
     let other = rows(&run("bench all-reduce -n 3 -b 100 -e 100 --iters 1 --json", ""));
     assert!(other.iter().all(|row| row["algorithm"] != "ring"), "{other:?}");
 }

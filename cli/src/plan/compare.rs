@@ -69,6 +69,8 @@ struct Comparison {
     element_size: u32,
     /// Elements of the vector, or of each block.
     counts: Vec<u64>,
+    /// Those of them at which auto takes what was the fastest when it was measured.
+    measured: Vec<u64>,
     algorithms: Vec<Row>,
     /// What is not in the table, and why.
     left_out: Vec<String>,
@@ -124,6 +126,7 @@ impl Comparison {
             ranks: args.ranks,
             element_size,
             counts,
+            measured: Vec::new(),
             algorithms: Vec::new(),
             left_out: Vec::new(),
         };
@@ -132,6 +135,8 @@ impl Comparison {
         });
         let asked: Result<Vec<_>, PlanError> = all.counts.iter().map(|&count| Asked::of(args, count, &tuner)).collect();
         let asked = asked?;
+        all.measured =
+            asked.iter().filter(|asked| tuner.case(&asked.spec).is_some()).map(|asked| asked.count).collect();
         for algorithm in candidates {
             match Row::of(args, algorithm, &asked, &tuner) {
                 Ok(row) => all.algorithms.push(row),
@@ -167,11 +172,22 @@ impl Comparison {
         format!("{title}\n\n{table}\n\n{}", self.remarks(args).join("\n"))
     }
 
+    /// By what auto chooses.
+    fn choice(&self) -> String {
+        let counts: Vec<String> = self.measured.iter().map(|&count| Size(count).to_string()).collect();
+        let kept = "what was the fastest when `qpair bench --compare --keep` measured it";
+        let model = "by the same model in closed form, by which communicators choose unless told otherwise";
+        match counts.len() {
+            0 => format!("+  what auto takes, {model}"),
+            some if some == self.counts.len() => format!("+  what auto takes: {kept}"),
+            _ => format!("+  what auto takes: at {} {kept}; else {model}", counts.join(", ")),
+        }
+    }
+
     fn remarks(&self, args: &CompareArgs) -> Vec<String> {
         let mut remarks = vec![
             format!("*  the least time, step by step, by {}; qpair bench measures", args.setting.name()),
-            "+  what auto takes, by the same model in closed form, by which communicators choose unless told otherwise"
-                .to_owned(),
+            self.choice(),
             "steps of all ranks and messages in a row: from the least size to the greatest".to_owned(),
         ];
         if args.collective != Collective::Barrier {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use qpair::collectives::Nodes;
 use qpair::collectives::cost::{CostModel, Seats};
-use qpair::collectives::tune::{Tuner, Tuning};
+use qpair::collectives::tune::{Fastest, Tuner, Tuning};
+use qpair::transport::Config;
+use qpair::verbs::Device;
 
 use super::error::PlanError;
 
@@ -28,8 +30,14 @@ impl Setting {
     /// [`PlanError::Model`] if there is no such model.
     pub fn tuner(&self, tuning: Tuning, nodes: Nodes, islands: Option<Nodes>) -> Result<Tuner, PlanError> {
         let cores = self.cores.map_or(f64::INFINITY, f64::from);
-        let seats = Seats { nodes, gpu_islands: islands.clone(), islands, cores, ..Seats::default() };
-        Ok(Tuner { tuning, model: model(&self.model)?, seats, ..Tuner::default() })
+        let mut seats = Seats { nodes, gpu_islands: islands.clone(), islands, cores, ..Seats::default() };
+        let mut fastest = Fastest::default();
+        if self.model.to_str() == Some("here") {
+            fastest = Fastest::of_this_machine().map_err(PlanError::Model)?;
+            let placement = Config::default().placement();
+            seats.by_software = placement.is_ok_and(|placement| placement.device == Device::SOFTWARE);
+        }
+        Ok(Tuner { tuning, model: model(&self.model)?, seats, fastest })
     }
 
     /// The model in words.

@@ -23,7 +23,7 @@ use crate::cost::{CostModel, Link};
 use crate::error::BootstrapError;
 use crate::machine::{self, Known, Origin, unbound};
 use crate::parallel;
-use crate::tune::Tuning;
+use crate::tune::{Fastest, Tuning};
 use crate::variable::variable;
 
 /// The cost model of this machine, as QPAIR_COST_MODEL says.
@@ -48,6 +48,17 @@ impl CostModel {
     /// is not possible, as where QPAIR_NO_SHARED_MEMORY has ranks not reach each other's memory.
     pub fn measured() -> Self {
         measured().model
+    }
+}
+
+impl Fastest {
+    /// What was measured of algorithms, as communicators whose rank 0 is here choose by: nothing where nobody kept anything, or
+    /// QPAIR_COST_MODEL says what to use.
+    ///
+    /// # Errors
+    /// As [`CostModel::of_this_machine`].
+    pub fn of_this_machine() -> Result<Self, BootstrapError> {
+        Ok(this_machine()?.fastest)
     }
 }
 
