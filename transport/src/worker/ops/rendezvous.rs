@@ -81,8 +81,16 @@ impl Worker {
             return Some((reading, memory));
         }
         let endpoint = self.endpoints.at(index)?;
+        let reading = Reading { before, ..reading };
+        if endpoint.link.is_suspended() {
+            // Over the next queue pair, as what the one before had not done.
+            let (order, len) = (endpoint.link.posted(), (reading.remote.len() - before).min(PART));
+            let work = InFlight { number: 0, order, awaited, len, what: OneSided::Pull(reading) };
+            endpoint.repeats.lost.push((work, memory));
+            return None;
+        }
         // The slot of the part before is free.
-        if let Err(unread) = endpoint.read_part(Reading { before, ..reading }, awaited, memory) {
+        if let Err(unread) = endpoint.read_part(reading, awaited, memory) {
             let Unread { reading, error, memory } = *unread;
             self.unread(index, reading, awaited, memory);
             self.check(index, Err(error.into()));

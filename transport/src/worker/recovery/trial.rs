@@ -71,8 +71,8 @@ impl Trial {
     }
 }
 
-/// Queue pairs that come to nothing and are followed by another at once, for each that carries something: of as many rails as
-/// there may be, each twice.
+/// Queue pairs that come to nothing and are followed by another at once, for each that carries what goes out again: of as many rails
+/// as there may be, each twice.
 pub(super) const AT_ONCE: u32 = 2 * RAILS as u32;
 /// First and longest pause before another.
 const SHORTEST: Duration = Duration::from_millis(1);

@@ -5,6 +5,7 @@ use qpair_fake_ibverbs::control::Device;
 use super::rails::until;
 use super::recovery::{to_error, two};
 use super::*;
+use crate::worker::endpoint::{PART, Stage};
 
 /// Short messages of the peer pass, and this side's long one does not.
 #[test]
@@ -96,6 +97,43 @@ fn what_is_sent_after_a_failure_waits_for_another_queue_pair() {
             other => panic!("{other:?}"),
         });
         assert!(came.eq([(0, 0, 8), (1, 1, 8), (2, 2, 400), (3, 3, 100_000)]));
+        assert_eq!((a.counters().recovered, a.counters().lost), (1, 0));
+    });
+}
+
+/// A part of it had come before the failure was told of, and the next would be asked for.
+#[test]
+fn a_payload_is_read_on_over_another_queue_pair() {
+    fake::on_a_fake(|| {
+        let (device, there) = (Device::new(fake::FAKE).unwrap(), Device::new("there0").unwrap());
+        let on = |device: &Device| Config::default().device(device.name()).recovery(PATIENCE).window(8);
+        let (mut a, at_a, mut b, at_b) = two(on(&device), on(&there));
+        let (index, len) = (at_a.index as usize, 3 * PART as usize);
+        device.set("defer", 1000).unwrap();
+        b.send(at_b, Tag(5), vec![7; len]).unwrap();
+        while a.endpoints.at(index).unwrap().reads.is_empty() {
+            assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none());
+        }
+        device.set("defer", 0).unwrap();
+        device.run().unwrap();
+        a.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
+        for symbol in ["ibv_post_send", "ibv_wr_complete"] {
+            device.fail_times(symbol, 1, 0, EINVAL).unwrap();
+        }
+        while !matches!(a.endpoints.at(index).unwrap().stage, Stage::Recovering(_)) {
+            assert!(a.poll().unwrap().is_none());
+        }
+        device.reset().unwrap();
+        let events = until(&mut [&mut a, &mut b], |workers| {
+            workers[0].counters().rendezvous_received == 1
+                && workers[1].endpoints.get(at_b).unwrap().link.counts().1 == 0
+        });
+        let mut came = events.iter().filter_map(|event| match event {
+            Event::Received { message, .. } => Some(message),
+            Event::Sent { .. } => None,
+            other => panic!("{other:?}"),
+        });
+        assert!(came.next().is_some_and(|message| message.len() == len && message.iter().all(|&byte| byte == 7)));
         assert_eq!((a.counters().recovered, a.counters().lost), (1, 0));
     });
 }
