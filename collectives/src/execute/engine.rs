@@ -311,16 +311,16 @@ impl Engine<'_> {
         }
     }
 
-    /// Has slabs be free of what peers are ahead with that are waited for: what they send next may be for an operation under way, and
-    /// for one that this rank has not begun they need no room then. Whether some are free now that were not.
+    /// Makes room for messages of peers that are ahead and are waited for: their next one may be for an operation under way, and slabs
+    /// are full of those for operations that have not begun. Whether there is room now that was not there.
     fn free_slabs(&mut self) -> bool {
-        let window = self.net.window();
-        if self.net.stash.len() < window as usize {
+        let stash = &mut self.net.stash;
+        if !stash.is_crowded() {
             return false;
         }
         let plans = self.runs.iter().filter_map(|run| self.cache.get(run.plan));
         let ranks = plans.flat_map(|plan| plan.peers.iter().map(|peer| peer.rank));
-        ranks.fold(false, |any, rank| any | self.net.stash.free_slabs(rank, window))
+        ranks.fold(false, |any, rank| any | stash.free_slabs(rank))
     }
 
     /// Takes what came. Whether an operation counts on it.

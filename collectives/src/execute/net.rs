@@ -147,7 +147,7 @@ impl Net {
             .patience(0, 0);
         let mut worker = Worker::new(config)?;
         let listener = worker.listen((ip, 0))?;
-        let (stash, strangers) = (Stash::new(ranks as usize), Strangers::new(settings.hello));
+        let (stash, strangers) = (Stash::new(ranks as usize, window / 2), Strangers::new(settings.hello));
         let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
         let slots = Slots::new(asked, worker.through(), worker.domain());
         let mut net = Net {
@@ -256,12 +256,6 @@ impl Net {
     /// What its device was chosen for.
     pub(crate) fn near(&self) -> &Near {
         &self.near
-    }
-
-    /// Messages that a peer may have under way to this rank.
-    #[inline]
-    pub(super) fn window(&self) -> u32 {
-        self.window
     }
 
     /// Messages for which a peer that has not begun their operations has room, beside those of the oldest.

@@ -55,8 +55,12 @@ impl From<Message> for Contents {
 pub(super) struct Stash {
     early: VecDeque<Early>,
     counts: Vec<Counts>,
+    /// Of a rank so many in slabs are many: as many as have the transport look for others.
+    many: u32,
     /// Bytes that were copied from slabs.
     bytes: usize,
+    /// A message was found that there is no room to copy, and none has gone since.
+    full: bool,
 }
 
 /// Messages of one rank.
@@ -68,8 +72,9 @@ struct Counts {
 }
 
 impl Stash {
-    pub(super) fn new(ranks: usize) -> Self {
-        Stash { early: VecDeque::with_capacity(64 * ranks), counts: vec![Counts::default(); ranks], bytes: 0 }
+    pub(super) fn new(ranks: usize, many: u32) -> Self {
+        let (early, counts) = (VecDeque::with_capacity(64 * ranks), vec![Counts::default(); ranks]);
+        Stash { early, counts, many: many.max(1), bytes: 0, full: false }
     }
 
     /// Whether a rank's next fits: their numbers tell so many apart.
@@ -78,36 +83,36 @@ impl Stash {
         self.counts.get(rank as usize).is_some_and(|counts| counts.all < MOST)
     }
 
-    /// How many messages there are of all ranks.
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.early.len()
-    }
-
-    /// Copies a rank's messages from their slabs, if as many as `window` are in such. Whether slabs are free now that were not.
-    #[cold]
-    pub(super) fn free_slabs(&mut self, rank: u32, window: u32) -> bool {
-        let Some(counts) = self.counts.get_mut(rank as usize) else { return false };
-        if counts.all - counts.copied < window {
-            return false;
-        }
-        let before = counts.copied;
-        for Early { contents, .. } in self.early.iter_mut().filter(|early| early.fields.rank == rank) {
-            if let Contents::Slab(message) = contents
-                && counts.copied < MOST_COPIED
-                && self.bytes + message.len() <= MOST_BYTES
-            {
-                self.bytes += message.len();
-                counts.copied += 1;
-                *contents = Contents::Copied(Box::from(&message[..]));
-            }
-        }
-        counts.copied > before
-    }
-
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.early.is_empty()
+    }
+
+    /// Whether some rank may have many messages in slabs, and there is room to copy them.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.early.len() >= self.many as usize && !self.full
+    }
+
+    /// Copies a rank's messages from their slabs, if there are many. Whether slabs are free now that were not.
+    #[cold]
+    pub(super) fn free_slabs(&mut self, rank: u32) -> bool {
+        let Some(counts) = self.counts.get_mut(rank as usize) else { return false };
+        let before = counts.copied;
+        if counts.all - before < self.many || before == MOST_COPIED || self.full {
+            return false;
+        }
+        for Early { contents, .. } in self.early.iter_mut().filter(|early| early.fields.rank == rank) {
+            let Contents::Slab(message) = contents else { continue };
+            self.full = self.bytes + message.len() > MOST_BYTES;
+            if self.full || counts.copied == MOST_COPIED {
+                break;
+            }
+            self.bytes += message.len();
+            counts.copied += 1;
+            *contents = Contents::Copied(Box::from(&message[..]));
+        }
+        counts.copied > before
     }
 
     /// Keeps a message of a rank that has room.
@@ -133,6 +138,7 @@ impl Stash {
             if let Contents::Copied(bytes) = &early.contents {
                 counts.copied -= 1;
                 self.bytes -= bytes.len();
+                self.full = false;
             }
         }
         Some(early)
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_rank_has_room_for_as_many_as_can_be_told_apart() {
-        let (mut stash, contents) = (Stash::new(2), message(b"early"));
+        let (mut stash, contents) = (Stash::new(2, 16), message(b"early"));
         for number in 0..MOST {
             assert!(stash.has_room(1));
             stash.push(early(1, number, &contents));
@@ -218,20 +224,20 @@ mod tests {
 
     #[test]
     fn what_takes_up_slabs_is_copied() {
-        let (mut stash, contents) = (Stash::new(3), message(b"early"));
+        let (mut stash, contents) = (Stash::new(3, 16), message(b"early"));
         stash.push(early(2, 0, &contents));
-        for number in 0..31 {
+        for number in 0..15 {
             stash.push(early(1, number, &contents));
         }
-        assert!(!stash.free_slabs(1, 32) && !stash.free_slabs(3, 0), "they are few");
-        stash.push(early(1, 31, &contents));
-        assert!(stash.free_slabs(1, 32) && !stash.free_slabs(1, 32));
-        assert_eq!((stash.counts[1], stash.bytes), (Counts { all: 32, copied: 32 }, 32 * 5));
+        assert!(!stash.free_slabs(1) && !stash.free_slabs(3), "they are few");
+        stash.push(early(1, 15, &contents));
+        assert!(stash.is_crowded() && stash.free_slabs(1) && !stash.free_slabs(1));
+        assert_eq!((stash.counts[1], stash.bytes), (Counts { all: 16, copied: 16 }, 16 * 5));
         assert_eq!(stash.counts[2].copied, 0);
-        for number in 32..MOST {
+        for number in 16..MOST {
             stash.push(early(1, number, &contents));
         }
-        assert!(stash.free_slabs(1, 32) && !stash.free_slabs(1, 32), "no more than that");
+        assert!(stash.free_slabs(1) && !stash.free_slabs(1), "no more than that");
         assert_eq!(stash.counts[1].copied, MOST_COPIED);
         for number in 0..MOST {
             assert_eq!(&stash.take(1, number as u16).unwrap().contents[..], b"early");
@@ -242,12 +248,14 @@ mod tests {
     #[test]
     fn the_memory_that_is_copied_to_is_bounded() {
         const LEN: usize = 8192;
-        let (mut stash, contents) = (Stash::new(5), message(&[7; LEN]));
+        let (mut stash, contents) = (Stash::new(5, 16), message(&[7; LEN]));
         for rank in 0..5 {
             (0..MOST_COPIED).for_each(|number| stash.push(early(rank, number, &contents)));
-            stash.free_slabs(rank, 32);
+            stash.free_slabs(rank);
         }
+        assert!(!stash.is_crowded());
         let copied: u32 = stash.counts.iter().map(|counts| counts.copied).sum();
         assert_eq!((stash.bytes, copied as usize), (MOST_BYTES, MOST_BYTES / LEN));
+        assert!(stash.take(0, 0).is_some() && stash.is_crowded() && stash.free_slabs(4));
     }
 }
