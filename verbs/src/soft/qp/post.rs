@@ -369,13 +369,14 @@ impl SoftQp {
     fn out_of_patience(&self, sender: &Sender, since: Instant, wait: Wait) -> Option<WcStatus> {
         let spec = &self.spec;
         match wait {
-            Wait::Receive | Wait::Room => {
+            // Datagrams wait for room on the network alone, which no peer's timer tells of.
+            Wait::Receive | Wait::Room if spec.options.qp_type != QpType::Ud => {
                 let pause = sender.peer.as_ref()?.public().rnr_timer_us.load(Ordering::Relaxed);
                 let limit = Duration::from_micros(pause.into()) * (u32::from(spec.options.rnr_retry) + 1);
                 let over = spec.options.rnr_retry < RNR_FOREVER && since.elapsed() > limit;
                 over.then_some(WcStatus::RNR_RETRY_EXC_ERR)
             }
-            Wait::Peer | Wait::Memory => {
+            Wait::Receive | Wait::Room | Wait::Peer | Wait::Memory => {
                 let limit = match spec.options.qp_type {
                     QpType::Ud => DATAGRAM_PATIENCE,
                     QpType::Rc | QpType::Uc => {
@@ -440,5 +441,6 @@ impl SoftQp {
     }
 }
 
-/// Longest wait of a datagram for its target's memory to be mapped: many times what a target takes that runs.
+/// Longest wait of a datagram for its target's memory to be mapped, or for the network to take it: many times what a target takes that
+/// runs, and a network that goes on.
 const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);
