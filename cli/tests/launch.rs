@@ -440,3 +440,15 @@ fn wrong_usage_exits_with_2() {
         assert_eq!(finish(qpair(args)).status.code(), Some(2), "{args:?}");
     }
 }
+
+/// What nobody can have is not taken for success, nor for the ranks' own failure, which see a broken pipe by it.
+#[test]
+fn output_that_can_not_be_written_is_told() {
+    for script in ["echo hi", "seq 1 100000"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is full");
+        let output = Running::with_output(launch(&["-n", "2"], script), full.into()).finish();
+        assert_eq!(output.status.code(), Some(1), "{script}: {}", stderr(&output));
+        let told = stderr(&output);
+        assert!(told.contains("could not be passed on") && told.contains("No space left"), "{script}: {told}");
+    }
+}

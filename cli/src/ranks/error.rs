@@ -100,6 +100,15 @@ pub enum JobError {
         /// Number of ranks that ran on and were ended.
         ended: usize,
     },
+    /// What ranks printed could not be passed on.
+    #[error(
+        "what the ranks print could not be passed on, and the rest of it is lost: {source}; see where standard output and \
+         error lead"
+    )]
+    Output {
+        /// The system's reason.
+        source: io::Error,
+    },
     /// A signal came, was passed on to the ranks, and they ended.
     #[error("ended by {}", signal_name(*signal))]
     Interrupted {
@@ -171,6 +180,7 @@ impl JobError {
             | JobError::Variable { .. }
             | JobError::NotRemote { .. }
             | JobError::Silent { .. }
+            | JobError::Output { .. }
             | JobError::System { .. } => 1,
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ pub struct Supervisor {
     ssh: String,
     /// Output that is not at its end yet.
     streams: Vec<Arc<Progress>>,
+    /// Why some of it could not be passed on, though somebody reads it.
+    lost: Arc<Mutex<Option<io::Error>>>,
     /// Ranks that failed before any was asked to end, in the order of their ends.
     failures: Vec<(u32, RankEnd)>,
     /// Ranks that were asked to end.
@@ -101,6 +103,7 @@ impl Supervisor {
             answer: remote.answer,
             ssh: remote.words(),
             streams: Vec::new(),
+            lost: Arc::default(),
             failures: Vec::new(),
             asked: 0,
         })
@@ -172,11 +175,15 @@ impl Supervisor {
         let progress = Arc::new(Progress::default());
         self.streams.push(Arc::clone(&progress));
         let from = Watched::new(from, Arc::clone(&progress));
-        let own = Arc::clone(&progress);
+        let (own, lost) = (Arc::clone(&progress), Arc::clone(&self.lost));
         spawn_thread("relay", move || {
             // The rank sees a broken pipe, as it would without a launcher in between.
             if let Err(error) = run(from) {
                 tracing::debug!(rank, %error, "output is not relayed any more");
+                let is_left = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof);
+                if !is_left && let Ok(mut lost) = lost.lock() {
+                    lost.get_or_insert(error);
+                }
             }
             own.end();
             let _ = sender.send(Event::Drained);
@@ -229,6 +236,13 @@ impl Supervisor {
         let limit = if cause.is_some() { Some(Instant::now()) } else { limit };
         cause = cause.or(self.drain(limit));
         let failures = std::mem::take(&mut self.failures);
+        let lost = self.lost.lock().ok().and_then(|mut lost| lost.take());
+        // By a pipe without a reader, or as a shell tells of that.
+        let broken = RankEnd::Killed(Signal::PIPE.as_raw()).exit_code();
+        let by_that = |(_, end): &(u32, RankEnd)| end.exit_code() == broken;
+        if let Some(source) = lost.filter(|_| cause.is_none() && failures.iter().all(by_that)) {
+            return Err(JobError::Output { source });
+        }
         let hosts = self.ranks.iter().filter_map(|rank| Some((rank.number, rank.away.as_ref()?.host.clone())));
         JobError::failed(failures, self.asked, &hosts.collect(), &self.ssh).or(cause).map_or(Ok(()), Err)
     }
