@@ -27,7 +27,7 @@ fn server() -> (Running, String) {
     let mut server = Running::start(qpair(&["doctor", "--serve", "--port", "0"]));
     let line = server.line();
     let port = line.rsplit(' ').next().expect("a port").to_owned();
-    assert!(line.starts_with(&format!("serving at 127.0.0.1:{port};")), "{line}");
+    assert!(line.starts_with(&format!("serving at 127.0.0.1:{port}, for this machine alone")), "{line}");
     (server, port)
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use qpair::transport::{self, CloseReason, ListenError, OpError, RecvFailure, SendCopyError, SendFailure, WorkerError};
 use qpair::verbs::{
     CompletionError, ConnectError, CqError, CreateError, MemoryError, OpenError, PortState, PostError, Rejected,
+    WcStatus,
 };
 use thiserror::Error;
 
@@ -52,7 +53,7 @@ pub enum PerfError {
         source: io::Error,
     },
     /// The host's name leads nowhere.
-    #[error("{host} is no address, and no name that has one: {source}; see what `getent hosts {host}` says")]
+    #[error("{host} is no address, and no name that has one: {source}; {}", of_no_host(host))]
     NoSuchHost {
         /// Host that was asked for.
         host: String,
@@ -65,6 +66,19 @@ pub enum PerfError {
     /// The other side does not go on.
     #[error("the other side was silent for too long; see whether its process is stopped, or busy with another client")]
     Silent,
+    /// The server takes the connection and says nothing.
+    #[error(
+        "what listens at {host}:{port} has said nothing for {} s; see whether it is a `qpair perf`, is stopped, or has another client",
+        limit.as_secs()
+    )]
+    NoAnswer {
+        /// Host that was asked for.
+        host: String,
+        /// Port that was asked for.
+        port: u16,
+        /// How long was waited.
+        limit: Duration,
+    },
     /// The other side is gone.
     #[error("the other side closed the connection; its own output tells why")]
     PeerClosed,
@@ -183,7 +197,7 @@ pub enum PerfError {
     #[error(transparent)]
     Poll(#[from] CqError),
     /// A request failed.
-    #[error(transparent)]
+    #[error("{}{}", .0, of_the_other_side(.0.status))]
     Completion(#[from] CompletionError),
     /// The queue pair failed without telling of a request.
     #[error("the queue pair went to the error state; the other side's output tells why")]
@@ -263,6 +277,24 @@ impl PerfError {
             | PerfError::MessageSize { .. } => 2,
             _ => 1,
         }
+    }
+}
+
+/// What to do about a name that leads nowhere.
+fn of_no_host(host: &str) -> String {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') && port.parse::<u16>().is_ok() => format!("write {name} -p {port}"),
+        _ => format!("see what `getent hosts {host}` says"),
+    }
+}
+
+/// What a failed request may tell of the other side.
+fn of_the_other_side(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::WR_FLUSH_ERR | WcStatus::RETRY_EXC_ERR => {
+            "; so it is when the other side has ended, or can not be reached any more: see its output"
+        }
+        _ => "",
     }
 }
 

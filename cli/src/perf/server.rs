@@ -60,7 +60,15 @@ fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
     if args.announce {
         return print(&bound.port().to_string());
     }
-    let line = format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port());
+    let (test, port) = (args.test, bound.port());
+    let line = if bound.ip().is_loopback() {
+        let ip = bound.ip();
+        format!(
+            "serving at {bound}, for this machine alone (--bind serves others); on it: qpair perf {test} {ip} -p {port}"
+        )
+    } else {
+        format!("serving at {bound}; on the client: qpair perf {test} HOST -p {port}")
+    };
     if args.json {
         // Standard output has objects alone.
         tell(&line);

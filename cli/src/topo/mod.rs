@@ -100,7 +100,7 @@ struct PinError(String);
 #[derive(Debug, Error)]
 pub enum TopoError {
     /// The file is no machine.
-    #[error(transparent)]
+    #[error("{}{}", .0, of_no_file(.0))]
     Load(#[from] LoadError),
     /// What workers choose of is not to be had.
     #[error(transparent)]
@@ -122,6 +122,14 @@ pub enum TopoError {
     Print(#[from] PrintError),
 }
 
+/// What to do where there is no such file.
+fn of_no_file(error: &LoadError) -> &'static str {
+    match error {
+        LoadError::File { .. } => "; name a file, or a folder like /sys, that may be read",
+        LoadError::Content { .. } => "",
+    }
+}
+
 /// Prints the machine and writes the files.
 ///
 /// # Errors
@@ -129,7 +137,10 @@ pub enum TopoError {
 pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     let machine = machine(args)?;
     let (selection, limits) = base(&machine, args)?;
-    let choice = limited(selection, &machine, args)?.choose()?;
+    let choice = limited(selection, &machine, args)?.choose().map_err(|source| match nics(args) {
+        Some(value) => TopoError::Near(NearError::Nics { value, source }),
+        None => TopoError::Select(source),
+    })?;
     if let Some(path) = &args.svg {
         write_file(path, &draw(&machine, Some(&choice)))?;
     }
@@ -160,7 +171,8 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
 /// The machine that is asked for. What is captured is shown as it will be read.
 fn machine(args: &TopoArgs) -> Result<Arc<Machine>, TopoError> {
     let Some(capture) = &args.capture else {
-        return Ok(args.from.as_ref().map_or_else(Machine::this, |path| Machine::load(path).map(Arc::new))?);
+        let Some(path) = &args.from else { return Ok(Machine::this().map_err(NearError::from)?) };
+        return Ok(Arc::new(Machine::load(path)?));
     };
     let sysfs = match &args.from {
         None => Sysfs::this_machine(),
@@ -183,11 +195,17 @@ fn found() -> Option<Found> {
 
 /// What is chosen of: on this machine what workers choose of, unless the arguments say; and what not, in words.
 fn base<'a>(machine: &'a Machine, args: &TopoArgs) -> Result<(Selection<'a>, Vec<String>), NearError> {
+    if is_as_workers_choose(args) { Near::selection(machine) } else { Ok((Selection::of(machine), Vec::new())) }
+}
+
+fn is_as_workers_choose(args: &TopoArgs) -> bool {
     let are_named = !(args.only.is_empty() && args.exclude.is_empty() && args.pin.is_empty());
-    if args.from.is_some() || args.capture.is_some() || are_named {
-        return Ok((Selection::of(machine), Vec::new()));
-    }
-    Near::selection(machine)
+    args.from.is_none() && args.capture.is_none() && !are_named
+}
+
+/// What QPAIR_NICS names, where that is chosen of.
+fn nics(args: &TopoArgs) -> Option<String> {
+    std::env::var("QPAIR_NICS").ok().filter(|value| is_as_workers_choose(args) && !value.is_empty())
 }
 
 fn limited<'a>(

@@ -66,7 +66,10 @@ fn wish(part: &str, value: &str) -> Result<(Option<Collective>, Algorithm), Boot
 }
 
 fn plan(path: &Path) -> Result<Plan, BootstrapError> {
-    let wrong = |reason: String| BootstrapError::PlanFile { path: path.to_owned(), reason };
+    let wrong = |what: String| {
+        let reason = format!("{what}; name files that `qpair plan show --save` has written");
+        BootstrapError::PlanFile { path: path.to_owned(), reason }
+    };
     let mut text = String::new();
     let read = regular::open(path, OFlags::empty());
     let read = read.and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));

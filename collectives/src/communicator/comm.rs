@@ -267,12 +267,15 @@ impl Communicator {
     pub(crate) fn use_plan(&self, mut plan: Plan, fixed: bool) -> Result<(), CollectiveError> {
         let wrong = |why: String| CollectiveError::OwnPlan(why.into());
         if plan.spec.ranks.0 != self.size {
-            return Err(wrong(format!("it is for {} ranks, and there are {}", plan.spec.ranks.0, self.size)));
+            let (ranks, size) = (plan.spec.ranks.0, self.size);
+            return Err(wrong(format!(
+                "it is for {ranks} ranks, and there are {size}: make one for as many (-n {size})"
+            )));
         }
         if let Some(why) = plan.spec.why_no_operation() {
             return Err(wrong(format!("no operation would go by it: {why}")));
         }
-        let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
+        let proof = plan.verify().map_err(|error| wrong(format!("{error}; `qpair plan verify` shows where")))?;
         plan.spec = plan.spec.of_operation();
         // As all ranks find, and not only those two.
         if plan.programs.iter().any(has_too_many_messages) {

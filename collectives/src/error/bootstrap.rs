@@ -39,7 +39,7 @@ pub enum BootstrapError {
         hint: &'static str,
     },
     /// A plan that was to be used can not be.
-    #[error("the plan {}, which QPAIR_PLANS names: {reason}; `qpair plan verify` tells more of it", path.display())]
+    #[error("the plan {}, which QPAIR_PLANS names: {reason}", path.display())]
     PlanFile {
         /// Its file.
         path: PathBuf,
@@ -73,7 +73,10 @@ pub enum BootstrapError {
         limit: u32,
     },
     /// Another program listens at the port where the ranks are to meet.
-    #[error("port {port} of {host} is taken: set MASTER_PORT to a free port, the same for all ranks")]
+    #[error(
+        "port {port} of {host} is taken: set MASTER_PORT to a free port, the same for all ranks; where torchrun's agent listens there \
+         itself, to one before a free port"
+    )]
     PortTaken {
         /// MASTER_ADDR.
         host: String,

@@ -161,7 +161,7 @@ pub enum CollectiveError {
         limit: usize,
     },
     /// A plan of the user's own is not to be run.
-    #[error("the plan is refused: {0}; `qpair plan verify` shows where")]
+    #[error("the plan is refused: {0}")]
     OwnPlan(Arc<str>),
     /// A plan is wrong, and was not run.
     #[error("the plan is wrong, which is a bug of its algorithm: {0}; choose another with set_algorithm")]

@@ -27,6 +27,9 @@ pub fn compare_with(system: &System, host: &str, port: u16, patience: Patience) 
         Ok(theirs) => compare::compare(&ours, &theirs, host),
         Err(error) => {
             let finding = Finding::problem(Section::Peer, "peer", error.to_string()).on(host);
+            if matches!(error, ExchangeError::Resolve(_)) {
+                return vec![finding.fix("here, with a name that leads there", [format!("getent hosts {host}")])];
+            }
             vec![finding.fix(format!("on {host}"), [format!("qpair doctor --serve --bind ADDRESS --port {port}")])]
         }
     }

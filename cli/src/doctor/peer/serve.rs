@@ -48,7 +48,15 @@ pub fn serve(
         _ => ServeError::Listen { address, source },
     })?;
     let bound = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
-    print(&format!("serving at {bound}; on the other machine: qpair doctor HOST --port {}", bound.port()))?;
+    let port = bound.port();
+    print(&if bound.ip().is_loopback() {
+        let ip = bound.ip();
+        format!(
+            "serving at {bound}, for this machine alone (--bind serves others); on it: qpair doctor {ip} --port {port}"
+        )
+    } else {
+        format!("serving at {bound}; on the other machine: qpair doctor HOST --port {port}")
+    })?;
     loop {
         let (stream, client) = match listener.accept() {
             Ok(accepted) => accepted,

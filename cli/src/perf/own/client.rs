@@ -1,5 +1,9 @@
 //! The client's side: asks a server to prepare, measures size after size, prints.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
 use qpair::verbs::Context;
 
 use super::bandwidth::{self, VerbsStream};
@@ -12,6 +16,7 @@ use super::postpoll;
 use super::report::Report;
 use super::session::{Session, Unconnected};
 use super::tagged;
+use crate::output::tell;
 use crate::perf::args::PerfArgs;
 use crate::perf::counters::Counting;
 use crate::perf::device::check_message;
@@ -57,7 +62,20 @@ pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) ->
 
 /// Opens the exchange with the server, which may have another client at the moment.
 fn open(args: &PerfArgs, device: &str, host: &str, port: u16) -> Result<Exchange, PerfError> {
-    Exchange::open(reach(args, device, host, port)?, PATIENCE)
+    let stream = reach(args, device, host, port)?;
+    let (opened, waiting) = channel::<()>();
+    let server = format!("{host}:{port}");
+    thread::spawn(move || {
+        if waiting.recv_timeout(SOON) == Err(RecvTimeoutError::Timeout) {
+            tell(&format!("waiting for {server}, which has taken the connection and says nothing so far"));
+        }
+    });
+    let exchange = Exchange::open(stream, PATIENCE);
+    drop(opened);
+    exchange.map_err(|error| match error {
+        PerfError::Silent => PerfError::NoAnswer { host: host.to_owned(), port, limit: PATIENCE },
+        other => other,
+    })
 }
 
 /// The wire's name: an explanation starts with it, and goes on with what the header has no room for.
@@ -115,3 +133,6 @@ fn measure(
     }
     Ok(())
 }
+
+/// After which a person wants to know what is waited for.
+const SOON: Duration = Duration::from_secs(2);
