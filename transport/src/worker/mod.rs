@@ -34,6 +34,7 @@ mod staging;
 mod tests;
 mod timers;
 mod watch;
+mod withheld;
 mod work_id;
 
 use std::collections::VecDeque;
@@ -68,7 +69,6 @@ use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
 use crate::engine::{Calls, Inbox, Policy, RemoteMemory, Seeds, Shares, Table};
 use datagram::Datagrams;
 use delivery::Body;
-use ending::Withheld;
 use endpoints::Endpoints;
 use handshake::Party;
 use held::Held;
@@ -77,6 +77,7 @@ use near::Placed;
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
 use rails::RailSet;
 use staging::Staging;
+use withheld::Withheld;
 
 /// Sends and receives messages over any number of connections; the one owner of its queues. One thread uses it, and
 /// each thread has its own: nothing is shared between workers.
