@@ -137,10 +137,7 @@ fn of_no_file(error: &LoadError) -> &'static str {
 pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     let machine = machine(args)?;
     let (selection, limits) = base(&machine, args)?;
-    let choice = limited(selection, &machine, args)?.choose().map_err(|source| match nics(args) {
-        Some(value) => TopoError::Near(NearError::Nics { value, source }),
-        None => TopoError::Select(source),
-    })?;
+    let choice = limited(selection, &machine, args)?.choose()?;
     if let Some(path) = &args.svg {
         write_file(path, &draw(&machine, Some(&choice)))?;
     }
@@ -195,17 +192,11 @@ fn found() -> Option<Found> {
 
 /// What is chosen of: on this machine what workers choose of, unless the arguments say; and what not, in words.
 fn base<'a>(machine: &'a Machine, args: &TopoArgs) -> Result<(Selection<'a>, Vec<String>), NearError> {
-    if is_as_workers_choose(args) { Near::selection(machine) } else { Ok((Selection::of(machine), Vec::new())) }
-}
-
-fn is_as_workers_choose(args: &TopoArgs) -> bool {
     let are_named = !(args.only.is_empty() && args.exclude.is_empty() && args.pin.is_empty());
-    args.from.is_none() && args.capture.is_none() && !are_named
-}
-
-/// What QPAIR_NICS names, where that is chosen of.
-fn nics(args: &TopoArgs) -> Option<String> {
-    std::env::var("QPAIR_NICS").ok().filter(|value| is_as_workers_choose(args) && !value.is_empty())
+    if args.from.is_some() || args.capture.is_some() || are_named {
+        return Ok((Selection::of(machine), Vec::new()));
+    }
+    Near::selection(machine)
 }
 
 fn limited<'a>(

@@ -35,10 +35,7 @@ pub(super) fn choose(near: &Near, here: &Here<'_>) -> Result<Placement, NearErro
         }
         _ => {}
     }
-    let choice = selection.choose().map_err(|source| match (here.nics.value(), source) {
-        (_, source @ SelectError::NoSuchConsumer { .. }) | ("", source) => NearError::Select(source),
-        (value, source) => NearError::Nics { value: value.to_owned(), source },
-    })?;
+    let choice = selection.choose().map_err(|source| refused(here, source))?;
     let own: Vec<&Assignment> = consumers.iter().filter_map(|&consumer| choice.of(consumer)).collect();
     if here.nics.names_any() && own.iter().all(|assignment| assignment.rails.is_empty()) {
         return Err(none_left(here, &own));
@@ -52,6 +49,21 @@ pub(super) fn selection<'a>(here: &Here<'a>) -> Result<(Selection<'a>, Vec<LeftO
     let selection = here.nics.limit(Selection::of(here.machine));
     let without = |selection: Selection<'a>, out: &LeftOut| selection.exclude(here.machine.label(out.nic));
     Ok((left_out.iter().fold(selection, without), left_out))
+}
+
+/// The same, of which a choice can be made.
+pub(super) fn sound_selection<'a>(here: &Here<'a>) -> Result<(Selection<'a>, Vec<LeftOut>), NearError> {
+    let found = selection(here)?;
+    found.0.clone().choose().map_err(|source| refused(here, source))?;
+    Ok(found)
+}
+
+/// Why no choice can be made: by what the user said, if it may be.
+fn refused(here: &Here<'_>, source: SelectError) -> NearError {
+    match (here.nics.value(), source) {
+        (_, source @ SelectError::NoSuchConsumer { .. }) | ("", source) => NearError::Select(source),
+        (value, source) => NearError::Nics { value: value.to_owned(), source },
+    }
 }
 
 /// None of the NICs that the user named can be used.

@@ -169,7 +169,7 @@ impl Near {
     /// [`NearError`] if QPAIR_NICS makes no sense.
     pub fn selection(machine: &Machine) -> Result<(Selection<'_>, Vec<String>), NearError> {
         let here = Here::of(machine)?;
-        let (selection, left_out) = choose::selection(&here)?;
+        let (selection, left_out) = choose::sound_selection(&here)?;
         let mut words = choose::told(machine, &left_out);
         if !here.nics.value().is_empty() {
             words.push(format!("as QPAIR_NICS says: {}", here.nics.value()));

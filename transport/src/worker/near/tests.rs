@@ -7,7 +7,7 @@ use qpair_topology::{
     Machine, Nic, NicId, NicKind, Parent, PciAddress, Port, PortState, Rail as TopologyRail,
 };
 
-use super::choose::{choose, placement};
+use super::choose::{choose, placement, sound_selection};
 use super::here::Here;
 use super::nics::Nics;
 use super::{Near, NearError, Placement};
@@ -300,6 +300,8 @@ fn what_the_user_says_and_is_not_so_is_told_with_what_there_is() {
         error.starts_with("QPAIR_NICS is `mlx5_9`: no NIC is called or at `mlx5_9`: there are mlx5_0 at "),
         "{error}"
     );
+    let named = Here { nics: Nics::parse("mlx5_9").unwrap(), ..here(&machine) };
+    assert_eq!(sound_selection(&named).unwrap_err().to_string(), error);
     let error = fails(Near::thread(), "mlx5_2,mlx5_3", &NICS[..3]);
     assert_eq!(error, "QPAIR_NICS names mlx5_3, which libibverbs does not list; `qpair doctor` tells why");
     // It is there, and carries nothing.
