@@ -38,6 +38,13 @@ impl Timeout {
         Timeout((long + u8::from(short + 1 >= long)).min(31))
     }
 
+    /// How long an acknowledgment may take where the peer tells that, and this end would wait for `own`: as long as the peer tells,
+    /// but not for hours, nor without end, by which it could keep what is posted here for ever.
+    pub fn beside(self, own: Duration) -> Duration {
+        // IBA 9.9.2.4.1: without end.
+        if self.0 == 0 { own } else { self.duration().min(own.max(LONGEST.duration())) }
+    }
+
     /// How long this end waits where it is told that time: 1 ms to 69 s.
     pub(super) fn bounded(self) -> Duration {
         self.clamp(SHORTEST, LONGEST).duration()
@@ -63,6 +70,15 @@ mod tests {
         assert_eq!(Timeout::at_least(Duration::from_secs(86_400)).code(), 31);
         assert_eq!(Timeout::from_code(0).bounded(), Timeout::from_code(8).duration());
         assert_eq!(Timeout::from_code(31).bounded(), Timeout::from_code(24).duration());
+    }
+
+    #[test]
+    fn a_peer_does_not_have_this_end_wait_for_ever() {
+        let own = Duration::from_millis(500);
+        assert_eq!(Timeout(0).beside(own), own);
+        assert_eq!(Timeout(14).beside(own), Timeout(14).duration());
+        assert_eq!(Timeout(31).beside(own), LONGEST.duration());
+        assert_eq!(Timeout(31).beside(Duration::from_secs(3600)), Duration::from_secs(3600));
     }
 
     /// That of Linux 6.12, word for word; it is given the path's time less one.

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use qpair_roce::ReliableConfig;
 use qpair_roce::cm::{Offered, Terms, Timeout};
@@ -122,7 +121,7 @@ impl SoftQp {
             rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
             send_depth: options.send_depth,
             window: window(terms.mtu),
-            ack_timeout: Some(bounded(terms.ack_timeout, options.ack_timeout)),
+            ack_timeout: Some(terms.ack_timeout.beside(options.ack_timeout)),
             ..terms.reliable(self.qpn())
         };
         let queue_pair = self.connection(config, route);
@@ -131,30 +130,5 @@ impl SoftQp {
         watch.set_queue_pair(self.qpn(), owner);
         self.attach(OnNetwork::new(network, place, Some((terms.peer, route)), terms.mtu).managed(), queue_pair)?;
         Ok(self.modify(QpState::Rtr)?)
-    }
-}
-
-/// How long an acknowledgment may take, where the peer tells of the path and this side has said how long it would wait: as the peer
-/// tells, but not for hours, nor without end, by which it could keep what is posted here for ever.
-fn bounded(told: Timeout, own: Duration) -> Duration {
-    if told == WITHOUT_END { own } else { told.duration().min(own.max(LONGEST_TOLD.duration())) }
-}
-
-/// IBA 9.9.2.4.1.
-const WITHOUT_END: Timeout = Timeout::from_code(0);
-/// 69 s, as for all else that the connection manager is told to wait for.
-const LONGEST_TOLD: Timeout = Timeout::from_code(24);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_does_not_have_this_side_wait_for_ever() {
-        let own = Duration::from_millis(500);
-        assert_eq!(bounded(Timeout::from_code(0), own), own);
-        assert_eq!(bounded(Timeout::from_code(14), own), Timeout::from_code(14).duration());
-        assert_eq!(bounded(Timeout::from_code(31), own), LONGEST_TOLD.duration());
-        assert_eq!(bounded(Timeout::from_code(31), Duration::from_secs(3600)), Duration::from_secs(3600));
     }
 }
