@@ -1,6 +1,7 @@
 //! Texts for people: sizes, counts, and paragraphs of a given width.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 /// Bytes with a binary unit: exact where they are whole ones, else with two decimals. `8 MiB`, `1.50 GiB`, `220 B`.
 pub fn amount(bytes: u64) -> String {
@@ -20,6 +21,18 @@ pub fn count(number: impl fmt::Display + From<u8> + PartialEq, what: &str) -> St
 /// What may be printed: strings that come from files or from a peer may hold codes that a terminal obeys.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Where a server is, and how `client`, a command to which the host is added, and then the port by that option, reaches it.
+pub fn serving(bound: SocketAddr, client: &str, option: &str) -> String {
+    let (ip, port) = (bound.ip(), bound.port());
+    if ip.is_loopback() {
+        format!(
+            "serving at {bound}, for this machine alone (--bind serves others); on it: {client} {ip} {option} {port}"
+        )
+    } else {
+        format!("serving at {bound}; on the other machine: {client} HOST {option} {port}")
+    }
 }
 
 /// Breaks a text into lines of at most `width` characters, at blanks. A longer word stands alone.

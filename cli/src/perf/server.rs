@@ -13,6 +13,7 @@ use super::error::PerfError;
 use super::own::{self, INTRODUCTION, PATIENCE};
 use super::perftest::{Ready, Role};
 use crate::output::{PrintError, print, tell};
+use crate::text::serving;
 
 /// Serves one client, or one after another without end.
 ///
@@ -60,15 +61,7 @@ fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
     if args.announce {
         return print(&bound.port().to_string());
     }
-    let (test, port) = (args.test, bound.port());
-    let line = if bound.ip().is_loopback() {
-        let ip = bound.ip();
-        format!(
-            "serving at {bound}, for this machine alone (--bind serves others); on it: qpair perf {test} {ip} -p {port}"
-        )
-    } else {
-        format!("serving at {bound}; on the client: qpair perf {test} HOST -p {port}")
-    };
+    let line = serving(bound, &format!("qpair perf {}", args.test), "-p");
     if args.json {
         // Standard output has objects alone.
         tell(&line);

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::exchange::{Patience, answer};
 use super::summary::Summary;
 use crate::output::{PrintError, print};
-use crate::text::{count, printable};
+use crate::text::{count, printable, serving};
 
 /// Serving ended.
 #[derive(Debug, Error)]
@@ -48,15 +48,7 @@ pub fn serve(
         _ => ServeError::Listen { address, source },
     })?;
     let bound = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
-    let port = bound.port();
-    print(&if bound.ip().is_loopback() {
-        let ip = bound.ip();
-        format!(
-            "serving at {bound}, for this machine alone (--bind serves others); on it: qpair doctor {ip} --port {port}"
-        )
-    } else {
-        format!("serving at {bound}; on the other machine: qpair doctor HOST --port {port}")
-    })?;
+    print(&serving(bound, "qpair doctor", "--port"))?;
     loop {
         let (stream, client) = match listener.accept() {
             Ok(accepted) => accepted,

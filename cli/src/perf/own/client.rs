@@ -65,11 +65,13 @@ fn open(args: &PerfArgs, device: &str, host: &str, port: u16) -> Result<Exchange
     let stream = reach(args, device, host, port)?;
     let (opened, waiting) = channel::<()>();
     let server = format!("{host}:{port}");
-    thread::spawn(move || {
+    let told = move || {
         if waiting.recv_timeout(SOON) == Err(RecvTimeoutError::Timeout) {
             tell(&format!("waiting for {server}, which has taken the connection and says nothing so far"));
         }
-    });
+    };
+    // Without a thread it is waited for all the same.
+    let _ = thread::Builder::new().spawn(told);
     let exchange = Exchange::open(stream, PATIENCE);
     drop(opened);
     exchange.map_err(|error| match error {
