@@ -1,13 +1,11 @@
 //! Runs one operation: starts steps as their dependencies complete, and takes what comes for them.
 
-use std::ops::Deref;
-
 use qpair_verbs::calc::Calc;
 
 use super::compile::Compiled;
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
-use super::stash::Contents;
+use super::stash::Came;
 use super::steps::{Span, Step};
 use super::straight::{Order, Straight};
 use super::tag::{Fields, Kind};
@@ -253,24 +251,14 @@ impl Exec<'_> {
 
     /// Something came for it, from the peer that it says it is from.
     #[inline]
-    pub(super) fn deliver(
-        &mut self,
-        slot: u16,
-        fields: Fields,
-        message: impl Deref<Target = [u8]> + Into<Contents>,
-    ) -> Outcome<()> {
+    pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: impl Came) -> Outcome<()> {
         self.note(slot, fields)?;
         self.hand_on(slot, fields, message)
     }
 
     /// The same, noted already.
     #[inline]
-    pub(super) fn hand_on(
-        &mut self,
-        slot: u16,
-        fields: Fields,
-        message: impl Deref<Target = [u8]> + Into<Contents>,
-    ) -> Outcome<()> {
+    pub(super) fn hand_on(&mut self, slot: u16, fields: Fields, message: impl Came) -> Outcome<()> {
         if fields.kind != Kind::Data {
             return self.told(slot, fields, &message);
         }

@@ -46,6 +46,12 @@ impl From<Message> for Contents {
     }
 }
 
+/// What can be read, and kept if need be: a message as it came, or what was kept of one.
+pub(super) trait Came: Deref<Target = [u8]> + Into<Contents> {}
+
+impl Came for Message {}
+impl Came for Contents {}
+
 /// Messages that came early, in their order.
 ///
 /// A message keeps its slab, and a peer has but so many, so that the transport bounds how many there are: a peer that is further

@@ -429,10 +429,7 @@ impl<M, B> Inbox<M, B> {
 
     /// The receive for a message, if there is one, and it fits; or one that it does not fit.
     fn take_receive(&mut self, peer: Peer, envelope: Envelope, len: u64) -> (Option<Posted<M>>, Option<Posted<M>>) {
-        if envelope.class != Class::Tagged {
-            return (None, None);
-        }
-        if self.receives.is_empty() {
+        if envelope.class != Class::Tagged || self.receives.is_empty() {
             return (None, None);
         }
         // While an earlier one of its tag waits for a receive that it fits, this one would stand behind it with the receive that it
